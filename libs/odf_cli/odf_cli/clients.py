@@ -1,6 +1,6 @@
-"""The `odf` command's gRPC clients: a stub per service, with refused calls raised as `OdfError`.
+"""gRPC clients of the `odf` command: a stub for each service, with failed calls raised as `OdfError`.
 
-Each imports its messages when it is called, since a command needs few of them.
+Each function imports its gRPC messages when it is called, because a command needs few of them.
 """
 
 import json
@@ -41,7 +41,7 @@ STREAM_TIMEOUT_SECONDS = 24 * 3600.0  # deadline of a call that streams its prog
 
 
 def this_node() -> Node:
-    """Return the node of $ODF_HOME; raises `Unavailable`, with advice on how to start one."""
+    """Return the node of $ODF_HOME, or at the configured addresses; raises `Unavailable` if none is running."""
     return find_node(load())
 
 
@@ -57,7 +57,7 @@ def coordinator(
 def ingest(
     node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS, must_answer: bool = False
 ) -> AbstractContextManager["IngestStub"]:
-    """Connect to ingest; calls inside raise `OdfError`, and so does a missing answer to a health check, if it must."""
+    """Connect to ingest; calls inside raise `OdfError`. With `must_answer`, ingest must first pass a health check."""
     from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 
     return _connect(IngestStub, "ingest", node, timeout, must_answer=must_answer)
@@ -79,7 +79,7 @@ def flows() -> AbstractContextManager["FlowsStub"]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
-    """A stall: its reason, begin and remedy; None if unknown."""
+    """The stall of a dataset: its reason, start time and remedy; the latter two are None if unknown."""
 
     problem: str
     since: Timestamp | None = None
@@ -90,7 +90,10 @@ OnSilence = Callable[[str, OdfError], None]  # called with a service that does n
 
 
 def require_health(node: Node, service: str) -> None:
-    """Raise `Unavailable` unless a service answers a health check in time: the calls after it may take longer."""
+    """Raise `Unavailable` unless a service quickly passes a health check.
+
+    To be used before calls with a long timeout.
+    """
     with _connect(_check_health, service, node, 0):
         pass
 
@@ -103,13 +106,13 @@ def _check_health(channel: grpc.Channel) -> None:
 
 
 def ignore_silence(_service: str, _error: OdfError) -> None:
-    """Do nothing."""
+    """Ignore a service that does not answer."""
 
 
 def stuck_sources(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping[str, Stuck]:
-    """Return the reason why push sources are stalled, by dataset id; empty while ingest cannot be reached.
+    """Return the datasets with stalled push sources, by id; empty if ingest cannot be reached.
 
-    For several sources: all reasons and remedies, and the earliest time.
+    For a dataset with several such sources: all reasons and remedies, and the earliest start time.
     """
     from odf_common.proto.odf.node.v1.ingest_pb2 import StuckRequest
 
@@ -126,7 +129,7 @@ def stuck_sources(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping
 
 
 def polls(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping[str, "PollsReply.Poll"]:
-    """Return the datasets that are polled at an interval, by id; empty while ingest cannot be reached."""
+    """Return the datasets that are polled at an interval, by id; empty if ingest cannot be reached."""
     from odf_common.proto.odf.node.v1.ingest_pb2 import PollsRequest
 
     try:
@@ -139,7 +142,7 @@ def polls(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping[str, "P
 
 
 def future_records(node: Node) -> Mapping[str, str]:
-    """Return a remark by alias on records too far in the future; empty while ingest cannot be reached."""
+    """Return remarks on records whose event time is too far in the future, by alias; empty if ingest is unreachable."""
     from odf_common.proto.odf.node.v1.ingest_pb2 import FutureRequest
 
     try:
@@ -164,7 +167,7 @@ def _stuck(sources: Sequence["StuckReply.Source"]) -> Stuck:
 
 
 def live_view(node: Node, timeout: float) -> list[dict[str, Any]]:
-    """Return the datasets as the views see them; raises `Unavailable`."""
+    """Return the rows of the live view, one per dataset; raises `Unavailable`."""
     from http.client import HTTPConnection, HTTPException
 
     if node.views is None:
@@ -200,14 +203,14 @@ def sync(
 def access(
     node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS
 ) -> AbstractContextManager["AccessStub"]:
-    """Connect to sync's accounts, tokens and roles; calls inside raise `OdfError`."""
+    """Connect to the access service of sync: accounts, tokens and roles. Calls inside raise `OdfError`."""
     from odf_common.proto.odf.node.v1.access_pb2_grpc import AccessStub
 
     return _connect(AccessStub, "sync", node, timeout)
 
 
 class NoAccount(NotFound):
-    """The account in a dataset's name does not exist; an account added later under that name would own the dataset."""
+    """The account in a new dataset's name does not exist; one that is added later would own the dataset."""
 
     MESSAGE = "account {account}, which would own {what}, does not exist"
     ADVICE = "add it with `odf account add {account}`, or correct the name"
@@ -216,9 +219,10 @@ class NoAccount(NotFound):
 
 
 def require_owners(names: Iterable[str], node: Node | None = None) -> None:
-    """Raise `NoAccount` if a name is to be given to a dataset of a multi-tenant node, and has an unknown account.
+    """Raise `NoAccount` if a name for a new dataset contains an account that the multi-tenant node does not have.
 
-    Raises `Unavailable` without sync, which knows the accounts, unless the home was never that of such a node.
+    Raises `Unavailable` if sync, which knows the accounts, cannot be reached and the home is that of a multi-tenant
+    node.
     """
     from odf_common.identity.dataset_refs import Alias, Name, parse_alias
 
@@ -246,7 +250,7 @@ def require_owners(names: Iterable[str], node: Node | None = None) -> None:
 
 
 def webhooks(node: Node | None = None) -> AbstractContextManager["WebhooksStub"]:
-    """Connect to sync's webhooks; calls inside raise `OdfError`."""
+    """Connect to the webhooks service of sync; calls inside raise `OdfError`."""
     from odf_common.proto.odf.node.v1.webhooks_pb2_grpc import WebhooksStub
 
     return _connect(WebhooksStub, "sync", node)
@@ -261,7 +265,7 @@ def _connect(
     *,
     must_answer: bool = False,
 ) -> Iterator[T]:
-    """Yield a stub of a service; calls inside raise `OdfError`."""
+    """Connect to a service, and yield a stub; calls inside raise `OdfError`."""
     node = node or this_node()
     address = node.address(name)
     credentials = command_credentials(replace(load(), home=node.home), address)
@@ -277,7 +281,7 @@ def _connect(
 
 
 def _user_agent() -> str:
-    """Return the command's identity in the audit log: its user in the operating system."""
+    """Return the user agent for the audit log, which has the name of the operating system's user."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # of a container

@@ -8,10 +8,10 @@ from odf_common.service.lean_imports import lean_imports
 
 
 def main() -> NoReturn:
-    """Run the command, and exit with its code.
+    """Run the command, and exit with its exit code.
 
-    The command has closed what it opened, and printed everything. Python would still take its modules apart one by one,
-    which takes as long as a tenth of a short command.
+    All output is flushed by then. `os._exit` skips the interpreter's cleanup of modules, which would take a tenth of
+    the time of a short command.
     """
     with lean_imports("pandas"), importing():
         from odf_cli import main as cli

@@ -1,7 +1,7 @@
-"""The exit of the `odf` command: its codes, and Ctrl-C, which exits with 130 even while Python is importing modules.
+"""Exit codes of the `odf` command, and Ctrl-C, which exits with 130 even while Python is importing modules.
 
-An interrupt raised as an exception during an import may print a traceback or get lost, so the process exits at once
-instead. This module imports nothing slow itself.
+An interrupt that is raised as an exception during an import may print a traceback or get lost. So the process exits at
+once instead. This module imports nothing slow.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import Self
 
 
 class ExitCode(IntEnum):
-    """An exit code, with its meaning for the reference."""
+    """An exit code of the command, with its meaning for the reference documentation."""
 
     OK = 0, "success"
     FAILED = 1, "refused or failed"
@@ -27,7 +27,7 @@ class ExitCode(IntEnum):
     meaning: str
 
     def __new__(cls, value: int, meaning: str) -> Self:
-        """Build a member from its number and meaning."""
+        """Create a member from its number and meaning."""
         code = int.__new__(cls, value)
         code._value_ = value
         code.meaning = meaning
@@ -36,9 +36,9 @@ class ExitCode(IntEnum):
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Let Ctrl-C exit the process at once in this block, unless it is ignored or has another handler.
+    """Make Ctrl-C exit the process at once during the `with` block, unless Ctrl-C is ignored or has another handler.
 
-    After the block it raises `KeyboardInterrupt`, and failures of background threads are no longer shown.
+    After the block Ctrl-C raises `KeyboardInterrupt`, and errors in background threads are no longer printed.
     """
     if signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, _interrupt):
         yield
@@ -52,10 +52,10 @@ def importing() -> Iterator[None]:
 
 @contextmanager
 def keeping_interrupts() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` instead of an error that Ctrl-C has caused.
+    """Raise `KeyboardInterrupt` instead of an error that was caused by Ctrl-C.
 
-    `threading.Condition`, on which gRPC waits, is not safe against interrupts: occasionally its lock fails to be
-    released ("cannot release un-acquired lock"), and that error replaces the interrupt.
+    `threading.Condition`, on which gRPC waits, is not safe against interrupts. Occasionally its lock is not released,
+    and the error "cannot release un-acquired lock" replaces the interrupt.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The `odf` command: finds its subcommands by name, imports only the one that is called, and prints errors."""
+"""The `odf` command: finds a subcommand by name, imports only its module, runs it, and prints errors."""
 
 import importlib
 import os
@@ -97,7 +97,7 @@ Example:
 
 
 class Commands(CommandGroup):
-    """A group whose commands are in the modules of `odf_cli/commands`: `odf parse-ref` is `parse_ref_command`."""
+    """A group whose commands are in modules of `odf_cli/commands`, such as `parse_ref_command` for `odf parse-ref`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""
@@ -105,7 +105,7 @@ class Commands(CommandGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the module of a command and return the command."""
+        """Import the module of a command, and return the command."""
         del ctx
         if cmd_name not in COMMANDS:
             return None
@@ -119,7 +119,7 @@ class Commands(CommandGroup):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the names and descriptions."""
+        """Write the names and descriptions of all commands to the help."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -134,7 +134,7 @@ def odf() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command, and return the exit code."""
     try:
         with keeping_interrupts():
             result = odf.main(arguments, prog_name="odf", standalone_mode=False)

@@ -1,4 +1,4 @@
-"""The manifest of a root dataset for data of which there is a sample."""
+"""Drafts the manifest of a root dataset from the columns of sample data."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,12 +46,12 @@ _UNKNOWN_KEY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A manifest as YAML, and what its author should know."""
+    """A draft of a manifest in YAML, and remarks for its author."""
 
     text: str
     remarks: tuple[str, ...]
     event_time: str = ""
-    """The column that is taken as the event time; empty: none."""
+    """The column that the draft uses as the event time, empty if there is none."""
 
 
 def draft(
@@ -62,10 +62,10 @@ def draft(
     *,
     key_of_changes: Sequence[str] | None = None,
 ) -> Draft:
-    """Return the manifest of a root with these columns, and options of its read step.
+    """Return a draft for a root dataset with these columns; `options` are options of its read step.
 
-    `key_of_changes`: the primary key, if its messages are changes of a table; empty: unknown. Their source has the
-    event time. Raises `InvalidInput` for a column that SQL cannot name.
+    `key_of_changes` is None unless the messages are changes of a table; it is then the primary key, or empty if that is
+    unknown. Such messages have their own event time. Raises `InvalidInput` for a column name that SQL cannot express.
     """
     event_time = _event_time(columns) if key_of_changes is None else None
     columns = pa.schema(
@@ -99,7 +99,10 @@ def draft(
 
 
 def key_of_changes(keys: Iterable[bytes | None], columns: pa.Schema) -> Sequence[str]:
-    """Return the columns of the first key that is an object of JSON, with or without its schema; empty if none fits."""
+    """Return the primary key columns in the first message key that is a JSON object, with or without a Connect schema.
+
+    Empty if no key is one, or if the table does not have these columns.
+    """
     for key in keys:
         try:
             plain = json.loads(key or b"")
@@ -119,7 +122,7 @@ def _merge(key_of_changes: Sequence[str] | None) -> str:
 
 
 def _event_time(columns: pa.Schema) -> str | None:
-    """Return the likely event time column: one with a usual name, else the first column of times."""
+    """Return the probable event time column: one with a usual name, else the first timestamp or date column."""
     times = [column.name for column in columns if kind.is_timestamp(column.type)] or [
         column.name for column in columns if kind.is_date(column.type)
     ]
@@ -128,14 +131,14 @@ def _event_time(columns: pa.Schema) -> str | None:
 
 
 def _as_event_time(column: pa.Field) -> pa.Field:
-    """Return the column in milliseconds, the precision of event times."""
+    """Return a timestamp column with milliseconds, the precision of event times; other columns unchanged."""
     return column.with_type(pa.timestamp("ms", "UTC")) if kind.is_timestamp(column.type) else column
 
 
 def _renamed_columns(columns: pa.Schema, event_time: str | None) -> Iterator[tuple[str, str, str]]:
-    """Iterate over fields of SetVocab: the event time, and other names for system columns whose names the data has.
+    """Yield fields of SetVocab: the event time column, and new names for system columns that clash with data columns.
 
-    Each has its name here, and that of the data's column, empty for the event time.
+    Each is (field of SetVocab, column name, clashing data column); the last one is empty for the event time.
     """
     names = {name.lower(): name for name in columns.names}
     for field in fields(DatasetVocabulary):
@@ -168,7 +171,7 @@ def _remarks(renamed: Sequence[tuple[str, str, str]]) -> Iterator[str]:
 
 
 def _scalar(text: str) -> str:
-    """Return a string as YAML on one line."""
+    """Return a string as a YAML scalar on one line."""
     if not is_visible(text):
         return visible(json.dumps(text, ensure_ascii=False))
     return yaml.safe_dump([text], width=1_000_000, allow_unicode=True).removeprefix("- ").rstrip("\n")

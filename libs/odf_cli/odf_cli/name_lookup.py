@@ -1,4 +1,4 @@
-"""Names in arguments: their completion in a shell, and what they refer to: remote datasets, and blocks of a chain.
+"""Names in arguments: shell completion, remote datasets, and blocks of a chain.
 
 A block is named by its sequence number, its hash, or the beginning or end of its hash. A remote dataset is named by its
 URL, or by its name in a named repository.
@@ -20,7 +20,7 @@ MAX_LISTED_HASHES: Final = 5  # if the name is ambiguous
 
 
 def complete_dataset(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the datasets of this node whose names begin like that; the node need not run."""
+    """Return the names of this node's datasets that begin with `incomplete`; works while the node is stopped."""
     from odf_common.adapters.local.catalog import LocalCatalog
 
     try:
@@ -36,7 +36,8 @@ dataset_argument: Final = click.argument("dataset", shell_complete=complete_data
 def is_remote(name: str) -> bool:
     """Return whether a name is that of a remote dataset.
 
-    `a/b` is, if `a` is a repository, unless it is a dataset of this node: an account may have the name of a repository.
+    `a/b` is remote if `a` is a repository and this node has no dataset `a/b`: an account may have the name of a
+    repository.
     """
     from odf_common.identity.dataset_refs import AmbiguousAlias, RemoteAlias, RemoteId, Url, parse_ref_any
 
@@ -60,7 +61,7 @@ def is_remote(name: str) -> bool:
 
 
 def require_block_name(block: str) -> None:
-    """Raise `BadParameter` unless the string may name a block."""
+    """Raise `BadParameter` unless the string can be a sequence number or a long enough part of a hash."""
     if not (block.isascii() and block.isdecimal()) and len(block) < MIN_PART_CHARACTERS:
         raise click.BadParameter(
             f"{block!r} is not a sequence number; part of a hash needs at least {MIN_PART_CHARACTERS} characters",
@@ -69,7 +70,7 @@ def require_block_name(block: str) -> None:
 
 
 def find_block(items: Iterable["BlockItem"], dataset: str, block: str) -> "BlockItem":
-    """Return the block with this number, hash or unique part of a hash; raises `NotFound` or `InvalidInput`."""
+    """Return the block with a sequence number, hash, or unique part of a hash; raises `NotFound` or `InvalidInput`."""
     from odf_common.codec.flatbuffers import decode_block
 
     number, part = block.lstrip("0") or "0", canonical(block)
@@ -88,7 +89,7 @@ def find_block(items: Iterable["BlockItem"], dataset: str, block: str) -> "Block
 
 
 def canonical(block: str) -> str:
-    """Return a full hash in its printed form, anything else in lower case, as part of a hash."""
+    """Return a complete hash in its canonical form, and any other string in lower case, to compare it with hashes."""
     from odf_common.hashing.multihash import Multihash
 
     try:

@@ -1,9 +1,10 @@
-"""Printing: results on stdout as table, JSON or YAML; progress, remarks and prompts on stderr.
+"""Output: results on stdout as table, JSON or YAML; progress, remarks and prompts on stderr.
 
-The only module that prints: characters that act on a terminal or that nobody sees are escaped (`codec.visible_text`),
-whatever they come from. JSON and YAML have the same values as without the escapes.
+Only this module prints. It escapes control characters and invisible characters of any origin (`codec.visible_text`); in
+JSON and YAML the escapes do not change the values.
 
-Tables fit the terminal (`layout`); a pipe gets them in full width. Colours only on a terminal, never with NO_COLOR.
+Tables fit the terminal (`table_layout`), and have their full width in a pipe. Colours are only used on a terminal, and
+never with NO_COLOR.
 """
 
 import io
@@ -65,7 +66,7 @@ def output_option(command: F) -> F:
 
 
 def is_wide() -> bool:
-    """Return whether `--wide` was given to the current command."""
+    """Return whether the current command has the option `--wide`."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(_WIDE_KEY))
 
@@ -78,10 +79,10 @@ def print_rows(
     extra: Sequence[str] = (),
     whole: Sequence[str] = (),
 ) -> None:
-    """Print rows: an array of objects, or a table with these columns (default: all of the first row).
+    """Print rows as an array of objects, or as a table with `columns` (default: those of the first row).
 
-    If the terminal is too narrow, columns in `extra` are left out, with a remark. Those in `whole` are not truncated:
-    then each row is printed with one line per field.
+    If the terminal is too narrow, the columns in `extra` are omitted, with a remark. If a column in `whole` would be
+    truncated, each row is printed with one line per field instead.
     """
     if output == "table":
         _print_table(rows, columns or tuple(rows[0] if rows else ()), extra, whole)
@@ -90,7 +91,7 @@ def print_rows(
 
 
 def print_object(value: Mapping[str, object], output: str) -> None:
-    """Print one object; as a table, one line per field."""
+    """Print one object; in the table format with one line per field."""
     if output == "table":
         from odf_cli.table_layout import fields_of
 
@@ -101,7 +102,7 @@ def print_object(value: Mapping[str, object], output: str) -> None:
 
 
 def confirm(question: str) -> None:
-    """Raise `Declined` unless the user confirms, and `UsageError` if there is no terminal to ask on."""
+    """Ask the user a question; raises `Declined` for no, and `UsageError` if there is no terminal to ask on."""
     try:
         is_agreed = click.confirm(visible(question), err=True)
     except click.Abort as error:
@@ -114,7 +115,7 @@ def confirm(question: str) -> None:
 
 
 class Declined(click.ClickException):
-    """The user answered no: nothing was done, and the exit code is 1."""
+    """The user declined a confirmation: nothing was done, and the exit code is 1."""
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Say that nothing was changed."""
@@ -122,14 +123,14 @@ class Declined(click.ClickException):
 
 
 def print_misuse(error: click.ClickException) -> None:
-    """Print what click says of a command line."""
+    """Print an error in the command line as click words it."""
     text = io.StringIO()
     error.show(text)
     echo(text.getvalue(), err=True, is_line=False)
 
 
 def shorten_rows(rows: Sequence[Mapping[str, object]], column: str) -> list[dict[str, object]]:
-    """Return rows for a table, on a terminal with strings in one column truncated, and hashes shortened."""
+    """Return rows for a table; on a terminal, the strings of `column` are truncated and their hashes shortened."""
     if _width() is None:
         return [{**row} for row in rows]
     return [
@@ -138,7 +139,7 @@ def shorten_rows(rows: Sequence[Mapping[str, object]], column: str) -> list[dict
 
 
 def print_text(text: str) -> None:
-    """Print a paragraph wrapped to the terminal; all lines have the indent of the first."""
+    """Print a paragraph wrapped to the width of the terminal, with the indentation of its first line."""
     from odf_cli.table_layout import paragraph
 
     for line in paragraph(text, _width()):
@@ -146,28 +147,28 @@ def print_text(text: str) -> None:
 
 
 def prefix_dataset(name: str, error: str) -> str:
-    """Return an error prefixed with its dataset, unless it already names it."""
+    """Return an error message that begins with the dataset's name; unchanged if the message already does."""
     is_named = error.startswith((f"{name} ", f"{name}:", f"the data of {name} "))
     return error if is_named else f"{name}: {error}"
 
 
 def echo(text: str, *, err: bool = False, is_line: bool = True) -> None:
-    """Print text, and the end of the line unless the text has it."""
+    """Print text with control characters escaped; with `is_line`, followed by a newline."""
     click.echo(visible(text), err=err, nl=is_line)
 
 
 def heading(text: str, colour: str, rest: str) -> None:
-    """Print an empty line, and a line that begins with text in a colour."""
+    """Print an empty line, then a line with `text` in a colour and `rest`."""
     click.echo(f"\n{in_colour(visible(text), colour)}{visible(rest)}")
 
 
 def remark(text: str) -> None:
-    """Print something that is not the result, on stderr."""
+    """Print on stderr something that does not belong to the result."""
     echo(text, err=True)
 
 
 def print_bytes(content: bytes) -> None:
-    """Print bytes as they are, and an end of line; on a terminal as text."""
+    """Print bytes unchanged, followed by a newline; on a terminal, as escaped text."""
     if sys.stdout.isatty():
         echo(content.decode(errors="backslashreplace"))
         return
@@ -178,7 +179,7 @@ def print_bytes(content: bytes) -> None:
 
 @contextmanager
 def progress(console: "Console | None" = None) -> Iterator["Progress"]:
-    """Show progress bars on stderr while the block runs; nothing if it is not a terminal."""
+    """Show progress bars on stderr during the `with` block, if stderr is a terminal."""
     if console is None and not sys.stderr.isatty():
         yield cast("Progress", _NoBars())  # importing rich takes longer than most commands
         return
@@ -199,7 +200,7 @@ def progress(console: "Console | None" = None) -> Iterator["Progress"]:
 
 
 class _NoBars:
-    """Progress bars of a command whose stderr is not a terminal."""
+    """Replaces the progress bars if stderr is not a terminal; does nothing."""
 
     def add_task(self, description: str, **_: object) -> int:
         return 0
@@ -212,7 +213,7 @@ class _NoBars:
 
 
 def _description() -> "ProgressColumn":
-    """Return the column of a progress bar that says what it is of."""
+    """Return the column of a progress bar with its description."""
     from rich.progress import ProgressColumn
     from rich.table import Column
     from rich.text import Text
@@ -261,7 +262,7 @@ def _print_table(
 
 
 def _remark_on(layout: "Layout", columns: Sequence[str]) -> None:
-    """Report what a table leaves out, truncates or splits."""
+    """Print a remark on the columns of a table that were omitted, truncated or split."""
     notes = []
     if layout.parts == 0:
         notes.append(f"{len(columns)} columns do not fit side by side")
@@ -305,7 +306,7 @@ def in_colour(text: str, colour: str) -> str:
 
 
 def short(text: str, most: int = MAX_CELL_CHARACTERS) -> str:
-    """Return the first line of a string, at most `most` characters, with hashes shortened."""
+    """Return the first line of a string with hashes shortened, truncated to `most` characters."""
     from odf_cli.table_layout import ELLIPSIS, at_word
 
     text = _HASH.sub(r"\1…", text)
@@ -316,9 +317,9 @@ def short(text: str, most: int = MAX_CELL_CHARACTERS) -> str:
 
 
 def _with_equal_fractions(cells: list[str], *, is_system: bool) -> list[str]:
-    """Return the cells; if all are times in UTC, with as many digits of a second as the longest has.
+    """Return the cells; if all are UTC timestamps, with the same number of fractional digits.
 
-    System times have milliseconds, even on a whole second.
+    System times have at least milliseconds, even on a whole second.
     """
     parts = [(cell, _UTC_TIME.fullmatch(cell)) for cell in cells]
     if not all(match for cell, match in parts if cell):
@@ -339,7 +340,7 @@ def _cell(value: object) -> str:
 
 
 def _nested_json(value: object) -> str:
-    """Return JSON, but for numbers that it does not have: they stand without quotes, as outside of a list."""
+    """Return a value as JSON, except that numbers such as NaN are written without quotes."""
     match value:
         case float() if not math.isfinite(value):
             return str(value)

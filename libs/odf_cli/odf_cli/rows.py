@@ -1,4 +1,4 @@
-"""Datasets and records as rows, for tables and JSON."""
+"""Converts datasets and records to rows, for tables and JSON."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,9 +21,9 @@ OPERATION_SIGNS: Final = ("+A", "-R", "-C", "+C")
 
 
 def summary_row(summary: DatasetSummary) -> dict[str, object]:
-    """Return a dataset as a row of `odf list`; times as RFC 3339, None for missing values.
+    """Return a dataset as a row of `odf list`, with times as RFC 3339, and None for unknown values.
 
-    A dataset that cannot be read has only its names and the problem.
+    If the dataset cannot be read, only its names and the problem are set.
     """
     is_read = bool(summary.head)
     return {
@@ -49,7 +49,7 @@ def summary_row(summary: DatasetSummary) -> dict[str, object]:
 
 
 def problem_of(summary: DatasetSummary) -> dict[str, object]:
-    """Return a dataset's problem, its begin and its remedy; None without a problem, or if unknown."""
+    """Return a dataset's problem, its start time and its remedy; each is None if absent or unknown."""
     return {
         "problem": summary.problem or None,
         "since": Timestamp(summary.since).whole_ms() if summary.HasField("since") else None,
@@ -58,7 +58,7 @@ def problem_of(summary: DatasetSummary) -> dict[str, object]:
 
 
 def with_stuck(row: Mapping[str, object], stuck: Mapping[str, Stuck], dataset_id: str) -> dict[str, object]:
-    """Return a dataset's row with the problem of its push sources, unless it has another problem."""
+    """Return a dataset's row with the stall of its push sources as its problem, unless it has another problem."""
     source = stuck.get(dataset_id)
     if row.get("problem") or source is None:
         return dict(row)
@@ -66,7 +66,10 @@ def with_stuck(row: Mapping[str, object], stuck: Mapping[str, Stuck], dataset_id
 
 
 def comparison_row(compared: Comparison, left: str, right: str) -> dict[str, object]:
-    """Return the relation of two chains; `left` and `right` are the fields for the number of blocks only in one."""
+    """Return the relation of two chains as a row.
+
+    `left` and `right` are the names of the fields with the number of blocks that only one of them has.
+    """
     return {
         "relation": compared.relation,
         left: compared.left,
@@ -76,7 +79,7 @@ def comparison_row(compared: Comparison, left: str, right: str) -> dict[str, obj
 
 
 def print_records(table: "pa.Table", output: str) -> None:
-    """Print records; in a table the operation is +A, -R, -C or +C, in JSON its number."""
+    """Print records; tables show the operation as +A, -R, -C or +C, JSON shows its number."""
     rows: Sequence[Mapping[str, object]] = list(record_rows(table))
     if output == "table" and _has_operations(table.schema):
         rows = [{**row, OPERATION_COLUMN: operation_shown(row[OPERATION_COLUMN])} for row in rows]
@@ -84,12 +87,12 @@ def print_records(table: "pa.Table", output: str) -> None:
 
 
 def operation_shown(value: object) -> object:
-    """Return an operation as the specification writes it; any other value unchanged."""
+    """Return an operation in the notation of the specification; any other value unchanged."""
     return OPERATION_SIGNS[value] if isinstance(value, int) and 0 <= value < len(OPERATION_SIGNS) else value
 
 
 def _has_operations(schema: "pa.Schema") -> bool:
-    """Return whether the column `op` has a type that operations are stored or computed in."""
+    """Return whether the records have a column `op` of a type that operations have."""
     return schema.names.count(OPERATION_COLUMN) == 1 and str(schema.field(OPERATION_COLUMN).type) in (
         "uint8",
         "int16",

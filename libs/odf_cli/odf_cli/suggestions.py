@@ -1,4 +1,4 @@
-"""Suggestions: the nearest name of a command or kind, settings for late records.
+"""Suggestions: the nearest name of a command or kind, and settings for late records.
 
 Imports nothing slow, as `odf --help` needs it.
 """
@@ -29,16 +29,16 @@ SYNONYMS: Final = {
     "start": "up",
     "stop": "down",
 }
-"""Names that other tools have, and our commands for it."""
+"""Commands of other tools, and the commands of `odf` that do the same."""
 
 
 class CommandGroup(click.Group):
-    """A group whose error for an unknown command proposes the nearest one."""
+    """A group that suggests the nearest command in its error for an unknown one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the name, the command and its arguments; an unknown command is misuse."""
+        """Return the name, the command and its arguments; an unknown command is a usage error."""
         name = args[0]
         if not ctx.resilient_parsing and self.get_command(ctx, name) is None:
             near = SYNONYMS.get(name) if ctx.parent is None else None
@@ -49,7 +49,7 @@ class CommandGroup(click.Group):
 
 
 class NameChoice(click.ParamType):
-    """One of many names, case-insensitive; help shows the name of the argument, not all of its values."""
+    """A parameter with one of many values, case-insensitive. The help shows the parameter's name, not its values."""
 
     name = "name"
 
@@ -62,7 +62,7 @@ class NameChoice(click.ParamType):
         self._names = {name.lower(): name for name in names}
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name in its usual spelling; anything else is misuse."""
+        """Return the name in its usual spelling; any other value is a usage error."""
         if value.lower() not in self._names:
             near = nearest(value, self._names.values())
             choices = self._hint or f"choose from {', '.join(self._names.values())}"
@@ -73,7 +73,7 @@ class NameChoice(click.ParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> "list[CompletionItem]":
-        """Return the names with this beginning."""
+        """Return the names that begin with `incomplete`."""
         from click.shell_completion import CompletionItem
 
         return [
@@ -82,9 +82,9 @@ class NameChoice(click.ParamType):
 
 
 def future_remark(future: "FutureRecords", dataset: str, source: str) -> str:
-    """Return the number of records too far in the future to raise the watermark, the first of them, and the remedy.
+    """Return a remark on the records too far in the future to raise the watermark, with the remedy.
 
-    `source`: as for `late_remark`.
+    `source` is the name of the source; it may be empty if the dataset has only one.
     """
     of_source = f" --source {source}" if source else ""
     return (
@@ -95,9 +95,9 @@ def future_remark(future: "FutureRecords", dataset: str, source: str) -> str:
 
 
 def late_remark(late: "LateRecords", dataset: str, source: str) -> str:
-    """Return the number of late records, and the remedy for later ones.
+    """Return a remark on late records, with the setting that avoids further ones.
 
-    `source`: its name; may be empty if the dataset has no other.
+    `source` is the name of the source; it may be empty if the dataset has only one.
     """
     remark = (
         f"records that arrived after the watermark had passed them: {late.records}, by up to {late.most}; "

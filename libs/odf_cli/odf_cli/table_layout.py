@@ -1,7 +1,6 @@
-"""Tables as lines that fit a terminal: wide cells are truncated with "…", columns are left out or split, and reported.
+"""Lays out tables to fit a terminal: long text is truncated with "…", columns are omitted or split. No IO.
 
-Pure: cells are strings, the width is a parameter. Text is truncated before columns are left out; numbers and times
-are never truncated.
+Text is truncated before columns are omitted. Numbers and times are never truncated. The layout reports what it omits.
 """
 
 import re
@@ -23,7 +22,7 @@ Style = Callable[[str], str]  # adds something of no width, such as a colour
 
 
 def cell_len(text: str) -> int:
-    """Return the width of a text on a terminal; that of other than ASCII is rich's, which is slow to import."""
+    """Return the width of a string on a terminal. For non-ASCII strings it imports rich, which is slow."""
     if text.isascii() and text.isprintable():
         return len(text)
     from rich import cells
@@ -43,12 +42,12 @@ class Column:
 
     @property
     def floor(self) -> int:
-        """Return the width below which the column is not truncated."""
+        """Return the minimum width to which the column may be truncated."""
         is_whole = self.is_numeric or all(_TIME.fullmatch(cell) for cell in self.cells if cell)
         return self.width if is_whole else min(self.width, max(MIN_CHARACTERS, cell_len(self.name)))
 
     def lines(self) -> Iterator[str]:
-        """Iterate over the header and the cells, each padded or truncated to the column's width."""
+        """Yield the header and the cells, each padded or truncated to the column's width."""
         yield self._fit(self.name)
         for cell in self.cells:
             fitted = self._fit(cell)
@@ -63,19 +62,19 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The lines of a table, and what they do not show."""
+    """The lines of a table, and a report of what they omit."""
 
     lines: tuple[str, ...]
     left_out: tuple[str, ...] = ()
-    """Names of columns."""
+    """The names of the omitted columns."""
     is_cut: bool = False
     """Whether any cell is truncated."""
     parts: int = 1
-    """Number of tables that the columns are split into; 0: one line per field of each record."""
+    """The number of tables that the columns are split into; 0 if each row has one line per field."""
 
 
 def column(name: str, cells: Sequence[str], *, is_numeric: bool, style: Style = str) -> Column:
-    """Return a column as wide as its widest cell; hidden characters are escaped."""
+    """Return a column as wide as its widest cell; control and invisible characters are escaped."""
     name, cells = visible_line(name), tuple(visible_line(cell) for cell in cells)
     width = max(map(cell_len, (name, *cells)))
     return Column(name=name, cells=cells, is_numeric=is_numeric, width=width, style=style)
@@ -84,12 +83,12 @@ def column(name: str, cells: Sequence[str], *, is_numeric: bool, style: Style = 
 def laid_out(
     columns: Sequence[Column], width: int | None, extra: Sequence[str] = (), whole: Sequence[str] = ()
 ) -> Layout:
-    """Return a table of at most `width` characters (None: any number).
+    """Return the layout of a table of at most `width` characters; None means unlimited.
 
-    First text is truncated to `LEGIBLE_CHARACTERS`, then columns in `extra` are left out, then text is truncated to
-    `MIN_CHARACTERS`. If that is not enough, either the columns are split into several tables, each with the first
-    column, or each record is printed with one line per field, whichever takes fewer lines. The latter also happens if
-    a column in `whole` would be truncated.
+    First text is truncated to `LEGIBLE_CHARACTERS`, then columns in `extra` are omitted, then text is truncated to
+    `MIN_CHARACTERS`. If that is not enough, the columns are split into several tables, each with the first column, or
+    each row is printed with one line per field, whichever takes fewer lines. The latter also happens if a column in
+    `whole` would be truncated.
     """
     if width is None or _width(columns) <= width:
         return Layout(lines=tuple(_table(columns)))
@@ -107,7 +106,7 @@ def laid_out(
 
 
 def _one_by_one(columns: Sequence[Column], width: int) -> Layout:
-    """Return each record as a block of lines, one line per field."""
+    """Return each row as a block with one line per field."""
     blocks = [
         (*fields_of(dict(zip((column.name for column in columns), row, strict=True)), width), "")
         for row in zip(*(column.cells for column in columns), strict=True)
@@ -116,9 +115,9 @@ def _one_by_one(columns: Sequence[Column], width: int) -> Layout:
 
 
 def fields_of(pairs: Mapping[str, str], width: int | None) -> tuple[str, ...]:
-    """Return one line per field; a long value is wrapped between words.
+    """Return one line per field; long values are wrapped between words.
 
-    A word longer than a line stays whole, so that it can be copied.
+    A word that is longer than a line is not broken, so that it can be copied.
     """
     names = max((cell_len(visible_line(name)) for name in pairs), default=0)
     if width is not None:
@@ -142,7 +141,7 @@ def fields_of(pairs: Mapping[str, str], width: int | None) -> tuple[str, ...]:
 
 
 def paragraph(text: str, width: int | None) -> tuple[str, ...]:
-    """Return lines of at most `width` characters, each with the indent of the first."""
+    """Return the text wrapped to lines of at most `width` characters, each with the indentation of the first."""
     indent = " " * (len(text) - len(text.lstrip(" ")))
     room = None if width is None else width - len(indent)
     lines = [visible_line(line) for line in text[len(indent) :].split("\n")]
@@ -150,9 +149,9 @@ def paragraph(text: str, width: int | None) -> tuple[str, ...]:
 
 
 def cut(text: str, width: int) -> str:
-    """Return at most `width` characters: sentences lose their last words, names and hashes their middle.
+    """Return a string truncated to `width` characters: a sentence loses its last words, a name or hash its middle.
 
-    Names often differ only at the end, and a block can be found by the end of its hash.
+    Names often differ only at their end, and blocks can be found by the end of their hash.
     """
     from rich.cells import set_cell_size
 
@@ -166,7 +165,10 @@ def cut(text: str, width: int) -> str:
 
 
 def at_word(text: str, beginning: str) -> str:
-    """Return the beginning of a string without a broken word, unless that would leave less than two thirds."""
+    """Return `beginning`, the beginning of `text`, without a broken last word.
+
+    A long last word is kept broken, if less than two thirds would be left otherwise.
+    """
     if not text.startswith(beginning):
         beginning = beginning[:-1]  # a wide character did not fit, and left a space
     whole = beginning if text[len(beginning) :].startswith(" ") else beginning.rpartition(" ")[0]
@@ -187,7 +189,7 @@ def _table(columns: Sequence[Column]) -> Iterator[str]:
 
 
 def _without(columns: Sequence[Column], width: int, extra: Sequence[str], floor: int) -> tuple[Column, ...]:
-    """Return the columns that fit; those in `extra` are left out in their order."""
+    """Return the columns after omitting those in `extra`, in their order, until the rest fits."""
     shown = list(columns)
     left_out: list[Column] = []
     for name in extra:
@@ -203,7 +205,7 @@ def _without(columns: Sequence[Column], width: int, extra: Sequence[str], floor:
 
 
 def _shrunk(columns: Sequence[Column], width: int, floor: int) -> tuple[Column, ...] | None:
-    """Return the columns shrunk to fit, the widest first; None if they would fall below the floor."""
+    """Return the columns narrowed to fit, widest first; None if a column would get narrower than its minimum."""
     floors = [min(column.width, max(column.floor, floor)) for column in columns]
     widths = [column.width for column in columns]
     surplus = _width(columns) - width
@@ -217,7 +219,7 @@ def _shrunk(columns: Sequence[Column], width: int, floor: int) -> tuple[Column, 
 
 
 def _in_parts(columns: Sequence[Column], width: int) -> Layout:
-    """Return the columns split into tables; the first column, which identifies rows, is in each."""
+    """Return the columns split into several tables; each contains the first column, which identifies rows."""
     first = replace(columns[0], width=min(columns[0].width, width // 2))
     room = width - first.width - len(GAP)
     rest = [

@@ -1,6 +1,6 @@
-"""Input of users: values of options, files and URLs, secrets; - is standard input.
+"""User input: values of options, files, URLs and secrets; `-` is standard input.
 
-A secret is typed without echo, or read from a file. It is never an argument, which every process could read.
+Secrets are typed without echo or read from a file. They are never arguments, which all processes could read.
 """
 
 import re
@@ -25,15 +25,15 @@ _THIS_MACHINE: Final = "localhost/"
 
 
 class Parsed(click.ParamType):
-    """A value that a function reads from its text; `InvalidInput` is misuse."""
+    """A parameter that is converted by a function; its `InvalidInput` becomes a usage error."""
 
     def __init__(self, name: str, parse: Callable[[str], object]) -> None:
-        """Use `parse`, which raises `InvalidInput`; `name` is the kind of value."""
+        """Convert values by `parse`, which raises `InvalidInput`; `name` is the kind of value for the help."""
         self.name = name
         self._parse = parse
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        """Return the value."""
+        """Return the converted value."""
         try:
             return self._parse(value)
         except InvalidInput as error:
@@ -41,7 +41,7 @@ class Parsed(click.ParamType):
 
 
 class Count(click.ParamType):
-    """An integer from `least` to the greatest that fits in every message."""
+    """An integer parameter from `least` to `MAX_COUNT`, which fits into all messages."""
 
     name = "integer"
 
@@ -50,7 +50,7 @@ class Count(click.ParamType):
         self._least = least
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number; anything else is misuse."""
+        """Return the number; any other value is a usage error."""
         number: int = click.INT.convert(value, param, ctx)
         if not self._least <= number <= MAX_COUNT:
             self.fail(f"expected an integer from {self._least} to {MAX_COUNT}, got {number}", param, ctx)
@@ -79,7 +79,7 @@ read_options = click.option(
 
 
 def with_read_options(input_format: str, options: Sequence[tuple[str, str]]) -> str:
-    """Return a format with options of it, in the form of a media type; without a format, the source's own."""
+    """Return an input format with options, in the form of a media type; without a format, that of the source."""
     if not options:
         return input_format
     quoted = ((key, re.sub(r"([\\\"])", r"\\\1", value)) for key, value in options)
@@ -87,18 +87,18 @@ def with_read_options(input_format: str, options: Sequence[tuple[str, str]]) -> 
 
 
 def remark_on_typing(what: str) -> None:
-    """Say on a terminal that the command reads what is typed."""
+    """Tell the user, if stdin is a terminal, that the command waits for input."""
     if sys.stdin.isatty():
         remark(f"reading {what} from the terminal; end with Ctrl-D")
 
 
 def shown_name(name: str) -> str:
-    """Return the name of a file for messages."""
+    """Return the name of a file as shown in messages."""
     return "standard input" if name == STDIN else name
 
 
 def read_limited(name: str, most: int) -> bytes:
-    """Return the content of a file; raises `NotFound`, `Unavailable`, or `InvalidInput` if it is longer than `most`."""
+    """Return the content of a file; raises `NotFound`, `Unavailable`, or `InvalidInput` above `most` bytes."""
     try:
         if name == STDIN:
             content = sys.stdin.buffer.read(most + 1)
@@ -114,15 +114,16 @@ def read_limited(name: str, most: int) -> bytes:
 
 
 def require_short(content: bytes, most: int, name: str) -> None:
-    """Raise `InvalidInput` if the content is longer than `most` bytes."""
+    """Raise `InvalidInput` if the content has more than `most` bytes."""
     if len(content) > most:
         raise InvalidInput(text=f"longer than {most} bytes", where=shown_name(name))
 
 
 def absolute_url(url: str) -> str:
-    """Return the URL; a `file://` one absolute and escaped. Raises `InvalidInput` if it has a user or a password.
+    """Return the URL, with the path of a `file://` URL made absolute and escaped.
 
-    `file://localhost/…` is `file:///…`; any other path is relative to the working directory.
+    `file://localhost/…` means `file:///…`; any other path is relative to the working directory. Raises `InvalidInput`
+    if the URL contains a user or password.
     """
     if url[: len(_FILE)].lower() != _FILE:
         require_no_credentials(url)  # before anything shows the URL
@@ -134,9 +135,9 @@ def absolute_url(url: str) -> str:
 
 
 def enter_secret(file: str | None, prompt: str, *, is_new: bool = False) -> str:
-    """Return the secret in a file, or what the user types without one; a new secret is typed twice.
+    """Return the secret in a file, or ask the user for it; a new secret must be typed twice.
 
-    Raises `UsageError` if there is neither a file nor a terminal to ask on, and `InvalidInput` for another content.
+    Raises `UsageError` if there is neither a file nor a terminal, and `InvalidInput` for invalid content.
     """
     if file == STDIN:
         return secret_in(sys.stdin.buffer.read(MAX_SECRET_BYTES + 1), shown_name(file))

@@ -1,4 +1,4 @@
-"""Says that a dataset is private because of what it comes from, and what that means for its derivatives."""
+"""Remarks that a dataset is private because of the datasets that it is derived from, and on its derivatives."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def say_if_private(aliases: Iterable[str]) -> None:
-    """Name the private datasets that each of these comes from, or was published with.
+    """Print a remark for each dataset that is derived from private ones, or was published with them.
 
-    Of a reference, and without an answer, say nothing.
+    Nothing is printed for references, or if sync does not answer.
     """
     aliases = tuple(alias for alias in aliases if "@" not in alias)
     if not aliases:
@@ -37,7 +37,10 @@ def say_if_private(aliases: Iterable[str]) -> None:
 
 @contextmanager
 def said_if_private() -> Iterator[set[str]]:
-    """Yield a set for copies that become private; after the block, even if it fails, say why, and list derivatives."""
+    """Yield a set for the names of copies that become private.
+
+    After the `with` block, even if it fails, print why each is private, and list its derivatives.
+    """
     copies = set[str]()
     try:
         yield copies
@@ -65,7 +68,7 @@ def _say_private(shown: "DatasetAccess", otherwise: str) -> None:
 
 
 def say_derivatives(shown: "DatasetAccess") -> None:
-    """List the derivatives of a dataset by their visibility; nothing if there are none."""
+    """Print the derivatives of a dataset by visibility, if there are any."""
     by_visibility: dict[str, list[str]] = {}
     for derived in shown.derivatives:
         by_visibility.setdefault(derived.visibility, []).append(derived.dataset)

@@ -1,7 +1,8 @@
-"""The root and the families of this project's errors; facts are fields.
+"""The root class and the families of this project's errors; the facts of an error are fields.
 
-A class has its text in `MESSAGE` and `ADVICE`, with fields in braces, so the code that raises it states facts only;
-`__str__` and `advice()` are methods only where something must be computed. `advice()` is shown after the message.
+A class defines its text by `MESSAGE` and `ADVICE` with fields in braces, so the code that raises an error gives
+facts only. `__str__` and `advice()` are overridden only where the text must be computed. `advice()` is shown
+after the message.
 """
 
 import errno
@@ -30,12 +31,12 @@ _NO_THREAD: Final = ("can't start new thread", "Failed to launch worker thread")
 
 
 def lacks_threads(error: BaseException) -> bool:
-    """Return whether an error says that the system has started no thread."""
+    """Return whether an error says that the operating system refused to start a thread."""
     return not isinstance(error, OdfError) and any(words in str(error) for words in _NO_THREAD)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether an error of the system is one for which waiting helps."""
+    """Return whether an error of the operating system may disappear without any action."""
     if isinstance(error, OSError):
         return error.errno in TRANSIENT_ERRNOS
     return lacks_threads(error)
@@ -50,19 +51,19 @@ class OdfError(Exception):
     """
 
     MESSAGE = ""
-    """The problem; empty: the first sentence of the docstring, then the facts as `name=value`."""
+    """The message, with fields in braces; if empty, the docstring's first line and the facts as `name=value`."""
     ADVICE = ""
-    """The remedy, in one sentence; empty if there is none."""
+    """The remedy, in one sentence with fields in braces; empty if there is none."""
 
     def __init_subclass__(cls) -> None:
-        """Let a text replace the method of a base class, as a method would."""
+        """Use `MESSAGE` and `ADVICE` of a subclass even if a base class overrides `__str__` or `advice`."""
         if "MESSAGE" in vars(cls):
             cls.__str__ = OdfError.__str__  # type: ignore[method-assign]
         if "ADVICE" in vars(cls):
             cls.advice = OdfError.advice  # type: ignore[method-assign]
 
     def __init__(self, **facts: object) -> None:
-        """Raise `TypeError` unless the facts are those of the class."""
+        """Set the facts by name; raises `TypeError` unless they are exactly those that the class declares."""
         kind = type(self)
         names = kind.fact_names()
         missing = [name for name in names if name not in facts and not hasattr(kind, name)]
@@ -73,11 +74,11 @@ class OdfError(Exception):
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        """Compute facts from others."""
+        """Compute facts that depend on other facts; for subclasses."""
 
     @classmethod
     def fact_names(cls) -> tuple[str, ...]:
-        """Return the names of the facts, those of base classes first."""
+        """Return the names of the facts; those of base classes come first."""
         annotated = (vars(base).get("__annotations__", ()) for base in reversed(cls.__mro__))
         return tuple(dict.fromkeys(name for names in annotated for name in names))
 
@@ -86,11 +87,11 @@ class OdfError(Exception):
         return {name: getattr(self, name) for name in self.fact_names()}
 
     def with_facts(self, **changes: object) -> Self:
-        """Return an error of the same class with other values for these facts."""
+        """Return a copy of the error with other values for some facts."""
         return type(self)(**{**self.facts(), **changes})
 
     def __str__(self) -> str:
-        """Return the problem."""
+        """Return the message."""
         if self.MESSAGE:
             return self.MESSAGE.format_map(vars(self))
         what = (self.__doc__ or type(self).__name__).strip().splitlines()[0].rstrip(".")
@@ -100,22 +101,22 @@ class OdfError(Exception):
         return f"{what}: {facts}" if facts else what
 
     def __repr__(self) -> str:
-        """Return the class and the facts."""
+        """Return the name of the class and the facts."""
         return (
             f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.facts().items())})"
         )
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """Pickle by facts, so that errors cross process borders whole."""
+        """Pickle the class and the facts, so that an error can be passed to another process."""
         return _rebuild, (type(self), self.facts())
 
     @property
     def code(self) -> str:
-        """Return the name used on the wire and in JSON: the class name."""
+        """Return the name of the error in gRPC and in JSON: the name of the class."""
         return type(self).__name__
 
     def advice(self) -> str:
-        """Return one sentence on what to do about it, or an empty string."""
+        """Return the remedy in one sentence; empty if there is none."""
         return self.ADVICE.format_map(vars(self))
 
 
@@ -131,18 +132,18 @@ class InvalidInput(OdfError):
     hint: str = ""
 
     def __str__(self) -> str:
-        """Return `where: text`, or the general form for errors with fields of their own."""
+        """Return `where: text`, or the message as usual for subclasses with other fields."""
         if self.text is None:
             return super().__str__()
         return f"{self.where}: {self.text}" if self.where else self.text
 
     def advice(self) -> str:
-        """Return the hint that was given."""
+        """Return the hint that was passed to the error."""
         return self.hint
 
 
 class NotFound(OdfError):
-    """The named thing does not exist."""
+    """Something that was named does not exist."""
 
     MESSAGE = "{what} does not exist"
 
@@ -157,17 +158,17 @@ class ChainRuleViolated(OdfError):
     sequence_number: int | None = None
 
     def __str__(self) -> str:
-        """Return the block, what is wrong, and the rule's name."""
+        """Return a message with the block, the violation, and the name of the rule."""
         at = "" if self.sequence_number is None else f"block {self.sequence_number}: "
         return f"{at}{self.text} (rule {self.rule})"
 
 
 class Conflict(OdfError):
-    """Another process changed it first."""
+    """Another process has changed the data in the meantime."""
 
 
 class HeadMoved(Conflict):
-    """Another block was committed first; read the head again and re-propose."""
+    """Another block was committed first; read the head again, and propose a new block."""
 
     dataset: str
     expected: str | None
@@ -175,14 +176,14 @@ class HeadMoved(Conflict):
     ref: str | None = None  # None: the head
 
     def __str__(self) -> str:
-        """Return the reference, and its expected and actual block."""
+        """Return a message with the reference, its expected and its actual block."""
         what = "the head" if self.ref is None else f"reference {self.ref}"
         expected, actual = self.expected or "none", self.actual or "none"
         return f"{what} of {self.dataset} has moved in the meantime: expected {expected}, found {actual}"
 
 
 class AlreadyExists(Conflict):
-    """The name is taken."""
+    """The name is already taken."""
 
     MESSAGE = "{what} already exists"
 
@@ -200,12 +201,12 @@ class Unavailable(OdfError):
     why: str | None = None
 
     def __str__(self) -> str:
-        """Return the name of what cannot be reached, and the reason if it is known."""
+        """Return a message with the name of the unavailable part, and the reason if it is known."""
         return f"{self.what} cannot be reached" + (f": {self.why}" if self.why else "")
 
 
 class Damaged(VerificationFailed):
-    """A stored file cannot be used, and waiting will not change that."""
+    """A stored file cannot be used, and waiting does not help."""
 
     MESSAGE = "{file} cannot be used: {why}"
     ADVICE = (
@@ -218,7 +219,7 @@ class Damaged(VerificationFailed):
 
 
 class StorageUnavailable(Unavailable):
-    """Stored files cannot be read or written now."""
+    """Stored files cannot be read or written at the moment."""
 
     ADVICE = "{remedy}"
 
@@ -227,14 +228,14 @@ class StorageUnavailable(Unavailable):
     remedy: str = "check the disk and its mount"
 
     def __str__(self) -> str:
-        """Return the reason, first because tables truncate messages, and the file."""
+        """Return the reason and the file; the reason is first, because tables truncate messages."""
         return (
             Unavailable.__str__(self) if self.file is None else f"{self.why}: {self.file} cannot be used now"
         )
 
 
 class ThreadRefused(Unavailable):
-    """The system starts no other thread for a process now."""
+    """The operating system refuses to start another thread for this process at the moment."""
 
     MESSAGE = "the process can start no other thread now"
     ADVICE = "raise the limit of threads (`ulimit -u`, or that of the container), or free memory"
@@ -243,7 +244,7 @@ class ThreadRefused(Unavailable):
 
 
 class Refused(OdfError):
-    """The node refused; `reason` is the name of the error (the class's own unless given), `text` its message."""
+    """The node refused the request; `reason` is the name of the error (by default its class), `text` the message."""
 
     MESSAGE = "{text}"
 
@@ -251,29 +252,29 @@ class Refused(OdfError):
     text: str
 
     def __post_init__(self) -> None:
-        """Name the reason after the class."""
+        """Set `reason` to the name of the class unless it is given."""
         self.reason = self.reason or type(self).__name__
 
 
 class InternalError(OdfError):
-    """The node has a bug; nothing that a caller does differently helps."""
+    """The node has a bug, which the caller cannot avoid."""
 
 
 class DatasetInUse(Refused):
-    """Other datasets read what would be removed."""
+    """Other datasets depend on the data that would be removed."""
 
 
 class InvalidQuery(InvalidInput):
-    """The engine cannot run the SQL."""
+    """The engine cannot run this SQL."""
 
 
 def count_of(number: int, what: str) -> str:
-    """Return a number of things, named by a singular that takes an s."""
+    """Return a number with a noun, such as `2 blocks`; `what` is the singular of a regular noun."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the known name most similar to an unknown one, ignoring case; None if none is similar."""
+    """Return the candidate that is most similar to `name`, ignoring case; None if none is similar."""
     from difflib import get_close_matches  # noqa: PLC0415 - only a mistyped name needs it
 
     by_key = {name.lower(): name for name in candidates}
@@ -282,25 +283,28 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
 
 
 def name_dataset(text: str, name: str) -> str:
-    """Return a text with a dataset in its commands, where it has `DATASET`: what raises errors often knows none."""
+    """Return a text whose commands contain `name` in place of `DATASET`.
+
+    The code that raises an error often does not know the name of the dataset.
+    """
     return _COMMAND.sub(lambda command: command[0].replace("DATASET", name), text) if name else text
 
 
 def with_advice(error: OdfError) -> str:
-    """Return the error and its advice as one text, for a message with one field for both."""
+    """Return the message and the advice as one string, for fields that contain both."""
     return "; ".join(filter(None, (str(error), error.advice())))
 
 
 def advice_while_retried(error: OdfError) -> str:
-    """Return the advice on an error that stops a service's work until a retry succeeds.
+    """Return the advice for an error that stops a service's background work until a retry succeeds.
 
-    It says so, since nothing has to be repeated; a command that has failed with the same error has to be.
+    If the work then continues automatically, the advice says so; a user has to repeat a command after the same error.
     """
     advice = error.advice()
     return f"{advice}; work then continues automatically" if isinstance(error, StorageUnavailable) else advice
 
 
 def explain(error: OdfError) -> str:
-    """Return the text of an error for a terminal: the error, and on a second line its advice if it has one."""
+    """Return the text of an error for a terminal: the message and, on a second line, the advice if there is any."""
     advice = error.advice()
     return f"error: {error}\nhint: {advice}" if advice else f"error: {error}"

@@ -1,1 +1,1 @@
-"""The only writer of heads: admits proposals, runs transforms, announces commits."""
+"""The only service that moves heads: it admits proposals, runs transforms, and announces commits."""

@@ -1,10 +1,10 @@
-"""Creates and removes datasets so that a process killed at any write leaves nothing that is not cleaned up.
+"""Creates and removes datasets. If the process is killed at any time, leftovers are removed later.
 
 A dataset is created in several steps: key, chain, topics, and last its name, which makes it exist. It is removed in
-reverse: first its name, atomically, then everything else. In both cases the operation holds a claim on the dataset,
-whose record lists what may have been created. Settling a claim, even an abandoned one, follows one rule: whatever the
-record lists and no name refers to is removed. Topics are created and deleted while no other lock is held, since the
-broker may be slow; whatever cannot be removed now is removed later (`Collector`).
+reverse: first its name, atomically, then everything else. In both cases the operation holds a claim on the dataset; the
+record of the claim lists everything that may have been created. Settling a claim, also one of a killed process, removes
+everything that the record lists and no name refers to. Topics are created and deleted while no other lock is held,
+because the broker may be slow. What cannot be removed at once is removed later (`Collector`).
 """
 
 import hashlib
@@ -40,7 +40,7 @@ _OTHER: Final = re.compile(r"[^a-z0-9._-]")
 
 
 def topic_name(alias: str, source: str, taken: Collection[str], *, prefix: str = "") -> str:
-    """Return `[prefix]odf.push.[account.]dataset.source`, with a digest if that is taken or too long."""
+    """Return `[prefix]odf.push.[account.]dataset.source`, with a digest appended if it is taken or too long."""
     plain = prefix + ".".join(
         (PREFIX, *(_OTHER.sub("-", part.lower()) for part in (*alias.split("/"), source)))
     )
@@ -51,7 +51,7 @@ def topic_name(alias: str, source: str, taken: Collection[str], *, prefix: str =
 
 
 def _append_digest(name: str, identity: str) -> str:
-    """Return a topic name, shortened if necessary, with a digest of what distinguishes it from similar ones."""
+    """Return a topic name, shortened if necessary, with a digest of `identity`, which makes it unique."""
     digest = hashlib.sha256(identity.encode()).hexdigest()[:DIGEST_DIGITS]
     return f"{name[: MAX_NAME_CHARACTERS - DIGEST_DIGITS - 1]}-{digest}"
 
@@ -74,7 +74,10 @@ def topics_for(
 def reserve_topics(
     catalog: Catalog, claim: Claim, alias: str, sources: Iterable[str], *, prefix: str
 ) -> Mapping[str, str]:
-    """Record a topic for each source, unused by datasets and other claims; the caller holds the catalog's lock."""
+    """Record a new topic for each source in the claim, and return the topics. The caller holds the catalog's lock.
+
+    A new topic's name is not used by any dataset or other claim.
+    """
     taken = {topic for entry in catalog.entries() for topic in entry.push_topics.values()}
     taken |= {topic for other in catalog.claims() for topic in other.push_topics}
     reserved = topics_for(alias, sources, taken, prefix=prefix)
@@ -83,7 +86,7 @@ def reserve_topics(
 
 
 def create_topics(topics: Topics, reserved: Mapping[str, str]) -> None:
-    """Create the topics that are reserved for sources; the caller holds no lock, since the broker may be slow."""
+    """Create the topics that are reserved for sources. The caller must not hold a lock: the broker may be slow."""
     for topic in reserved.values():
         topics.create_push_topic(topic)
 
@@ -111,7 +114,7 @@ class Claims:
 
     @contextmanager
     def creating(self, dataset: DatasetId, alias: str, sources: Iterable[str]) -> Iterator[Mapping[str, str]]:
-        """Yield a new topic for each source; afterwards the dataset has this name, or nothing of it exists.
+        """Create a topic for each source and yield the topics.
 
         Raises `AlreadyExists` if the name is taken, `ReservedName`, and `DatasetBusy`.
         """
@@ -126,9 +129,10 @@ class Claims:
 
     @contextmanager
     def adding_topics(self, dataset: DatasetId, sources: Iterable[str]) -> Iterator[Mapping[str, str]]:
-        """Yield a new topic for each source without one; topics that are not added to the entry are deleted afterwards.
+        """Create a topic for each source that has none and yield the topics.
 
-        Raises `DatasetUnknown` and `DatasetBusy`.
+        After the `with` block, topics that were not added to the catalog entry are deleted. Raises `DatasetUnknown` and
+        `DatasetBusy`.
         """
 
         def record(claim: Claim) -> Mapping[str, str]:
@@ -143,7 +147,7 @@ class Claims:
 
     @contextmanager
     def importing(self, dataset: DatasetId, alias: str) -> Iterator[None]:
-        """Claim a new copy; if the import fails its objects stay, since the next attempt continues from them.
+        """Claim a new copy. If the import fails, its objects stay, so that the next attempt continues from them.
 
         Raises `AlreadyExists` if the name is taken, `ReservedName`, and `DatasetBusy`.
         """
@@ -161,10 +165,10 @@ class Claims:
             yield
 
     def remove(self, dataset: DatasetId, require_removable: Callable[[CatalogEntry], None]) -> CatalogEntry:
-        """Free a dataset's name and remove all of it, even if its chain cannot be read; return its last entry.
+        """Remove a dataset's name and then all its files, even if its chain cannot be read; return its last entry.
 
-        Once the name is free the dataset is gone: the collector removes what cannot be removed at once. On a full disk
-        the reserve has room for the record.
+        Once the name is removed, the dataset does not exist any more: the collector removes what cannot be removed at
+        once. If the disk is full, reserved space is used for the record.
         """
 
         def record(claim: Claim) -> CatalogEntry:
@@ -178,7 +182,10 @@ class Claims:
             return entry
 
     def settle(self, dataset: DatasetId, is_due: Callable[[CatalogEntry], bool]) -> bool:
-        """Remove the remains of a killed operation; return False if it is held, or `is_due` denies its record."""
+        """Remove the leftovers of a killed operation.
+
+        Return False if another operation holds the claim, or if `is_due` returns False for its record.
+        """
         claim = self._catalog.claim(dataset)
         if claim is None:
             return False
@@ -207,7 +214,7 @@ class Claims:
     def _claim(
         self, dataset: DatasetId, record: Callable[[Claim], T], *, is_copy: bool = False
     ) -> Iterator[T]:
-        """Claim a dataset, call `record` under the catalog's lock, and settle the claim afterwards in any case."""
+        """Claim a dataset, call `record` under the catalog's lock, and settle the claim after the `with` block."""
         claim, recorded = self._take(dataset, record)
         try:
             try:
@@ -230,7 +237,7 @@ class Claims:
             time.sleep(POLL_SECONDS)
 
     def _settle(self, claim: Claim, *, is_copy: bool) -> None:
-        """Remove what the claim records and no name refers to; errors are logged, never raised."""
+        """Remove everything that the claim lists and no name refers to; errors are logged, never raised."""
         entry = claim.entry
         try:
             named = self._entry_of(entry)
@@ -247,7 +254,7 @@ class Claims:
             log.warning("remains of a dataset will be removed later", **entry.log_facts, why=str(error))
 
     def _entry_of(self, entry: CatalogEntry) -> CatalogEntry | None:
-        """Return the dataset's entry; None if it has no name. The recorded name is checked first."""
+        """Return the dataset's catalog entry; None if it has no name. The recorded name is looked up first."""
         registered = self._catalog.by_alias(entry.alias) if entry.alias else None
         if registered is None or registered.dataset_id != entry.dataset_id:
             registered = self._catalog.by_id(entry.dataset_id)
@@ -302,7 +309,10 @@ GRACE_SECONDS: Final = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collector:
-    """Removes leftovers in the background; datasets that have a name, or once had one, are never touched."""
+    """Removes the leftovers of killed operations in the background.
+
+    A dataset that has a name, or has had one and was not deleted, is never touched.
+    """
 
     catalog: Catalog
     claims: Claims
@@ -312,9 +322,9 @@ class Collector:
     cpu_seconds: Callable[[], float] = time.thread_time
 
     def run(self, stop: threading.Event) -> None:
-        """Settle at startup and every minute, until stopped; keep disk space in reserve.
+        """Settle claims at startup and every minute until `stop` is set; also keep disk space in reserve.
 
-        What needs a look at each dataset is done every ten minutes, or less often if there are thousands.
+        Work that reads every dataset is done every ten minutes, or less often if there are thousands of datasets.
         """
         self._attempt("cannot repair names for now", self.catalog.repair_names)
         due = self.now()
@@ -329,7 +339,7 @@ class Collector:
             stop.wait(INTERVAL_SECONDS)
 
     def collect(self) -> None:
-        """Settle, and remove strays older than the grace period; a failure is logged and does not stop the rest."""
+        """Settle claims, and remove leftovers older than the grace period. Failures are logged."""
         self.settle()
         self._attempt("cannot collect leftovers for now", self._collect_strays)
 

@@ -1,4 +1,4 @@
-"""Wires the coordinator: the only module where handlers meet adapters."""
+"""Wires the coordinator: the only module that connects handlers with adapters."""
 
 import time
 from collections.abc import Callable
@@ -140,9 +140,9 @@ def assemble(
     is_assigned: Callable[[DatasetId], bool] | None = None,
     clock: Callable[[], float] | None = None,
 ) -> Dependencies:
-    """Build the components of a coordinator; tests replace its ports, and `clock` (seconds).
+    """Build the components of a coordinator. Tests replace its ports and `clock`, which returns seconds.
 
-    Its scheduler transforms derivatives for which `is_assigned` is True, by default those of its partitions.
+    Its scheduler transforms derivatives for which `is_assigned` returns True, by default those in its partitions.
     """
     keys = KeyStore(env.settings.home / "keys")
     datasets = Datasets(

@@ -1,7 +1,7 @@
-"""A dataset's objects in the store: whether a block's objects exist, missing data, slices.
+"""The objects of a dataset in the store: checks that they exist, explains missing data, and lists slices.
 
-Data may have been dropped on purpose, copied without, or lost in a copy. The newest records and the newest checkpoint
-are removed first and restored last, so their presence implies the rest.
+Data may have been dropped on purpose, not copied, or lost in a copy. The newest slice and the newest checkpoint are
+removed first and restored last, so if they exist, all others do.
 """
 
 import threading
@@ -43,7 +43,7 @@ class ObjectMissing(InvalidInput):
 
 
 def objects_of(event: MetadataEvent) -> Iterator[ObjectRef]:
-    """Iterate over the objects that an event refers to."""
+    """Yield the objects that an event refers to."""
     if isinstance(event, DataEvent):
         if event.new_data is not None:
             yield ObjectRef(kind=ObjectKind.DATA, name=event.new_data.physical_hash, size=event.new_data.size)
@@ -59,9 +59,9 @@ class CheckpointMissing(InvalidInput):
 
 
 def require_checkpoint(blobs: BlobStore, dataset: DatasetId, event: MetadataEvent) -> None:
-    """Raise `CheckpointMissing` unless the checkpoint that a transform continued from is stored.
+    """Raise `CheckpointMissing` unless the checkpoint from which a transform continued is stored.
 
-    So a result computed while the data was being dropped is not committed after the dropped part.
+    This prevents a commit of a result that was computed while the data was being dropped.
     """
     name = event.prev_checkpoint if isinstance(event, ExecuteTransform) else None
     if name is not None and not blobs.has(dataset, ObjectKind.CHECKPOINT, name):
@@ -98,7 +98,7 @@ class CopyLost(NotFound):
 
 
 def was_dropped(datasets: Datasets, handle: DatasetHandle) -> bool:
-    """Return whether a derivative's data was dropped and not rebuilt since."""
+    """Return whether a derivative's data was dropped and has not been rebuilt."""
     line = dropped_blocks(datasets.blobs, handle.id)
     if line is None:
         return False
@@ -112,7 +112,7 @@ def is_dropped(datasets: Datasets, handle: DatasetHandle) -> bool:
 
 
 def _newest_missing(datasets: Datasets, handle: DatasetHandle) -> Multihash | None:
-    """Return the block of the newest records or checkpoint if those are missing."""
+    """Return the block of the newest slice or checkpoint if it is missing; None if both are stored."""
     for block, objects in objects_by_block(datasets, handle):
         if not has_all(datasets.blobs, handle, objects):
             return block
@@ -127,7 +127,7 @@ def has_all(blobs: BlobReader, handle: DatasetHandle, objects: Iterable[ObjectRe
 
 
 def why_missing(datasets: Datasets, handles: Iterable[DatasetHandle], error: NotFound) -> NotFound:
-    """Return a more specific error (DataDropped, CopyLost) for a missing object if one applies, else `error`."""
+    """Return the error for a missing object: `DataDropped` or `CopyLost` if one of them applies, otherwise `error`."""
     for handle in handles:
         is_copy = not datasets.has_key(handle.id)
         if (is_copy or handle.is_derivative) and is_dropped(datasets, handle):
@@ -139,7 +139,7 @@ def why_missing(datasets: Datasets, handles: Iterable[DatasetHandle], error: Not
 def objects_by_block(
     datasets: Datasets, handle: DatasetHandle
 ) -> Iterator[tuple[Multihash, tuple[ObjectRef, ...]]]:
-    """Yield each block with its objects, if any, newest first."""
+    """Yield each block with the objects that it refers to, newest block first."""
     for name, decoded, _ in iterate(datasets.reader(handle.id), handle.state.head):
         yield name, tuple(objects_of(decoded.block.event))
 
@@ -151,7 +151,7 @@ class _Listing:
 
 
 class Slices:
-    """Lists slices; caches a dataset's list, so that the next call reads only newer blocks."""
+    """Lists the slices of datasets. A list is cached, so the next call reads only newer blocks."""
 
     def __init__(self, datasets: Datasets) -> None:
         self._datasets = datasets
@@ -198,14 +198,14 @@ class Slices:
 
     @translating_os_errors
     def tail(self, handle: DatasetHandle, records: int) -> pa.Table | None:
-        """Return the last records in offset order, reading as few slices as possible; None without slices."""
+        """Return the last records in offset order; None if there are no slices. Reads as few slices as possible."""
         read = self._datasets.reader(handle.id)
         return newest_records(
             read, handle.state.head, records, lambda slice_: read_slice(self.path(handle, slice_))
         )
 
     def _backwards(self, handle: DatasetHandle) -> Iterator[tuple[Multihash, DataSlice | None]]:
-        """Iterate over blocks, newest first, each with its slice, if any."""
+        """Yield the blocks, newest first, each with its slice or None."""
         for name, decoded, _ in iterate(self._datasets.reader(handle.id), handle.state.head):
             event = decoded.block.event
             yield name, event.new_data if isinstance(event, DataEvent) else None

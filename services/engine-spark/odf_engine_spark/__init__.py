@@ -1,1 +1,1 @@
-"""The Engine service on PySpark: raw queries, transforms and ad-hoc SQL over Parquet slices."""
+"""The Engine service on PySpark: executes preprocess queries, transforms and ad-hoc SQL over Parquet slices."""

@@ -1,4 +1,7 @@
-"""Run the engine: `python -m odf_engine_spark`; with `--worker` as one of two processes, see `server.standby`."""
+"""Runs the engine: `python -m odf_engine_spark`.
+
+With `--worker`, it runs as one of two processes, see `server.standby`.
+"""
 
 import os
 import signal
@@ -18,14 +21,17 @@ WORKER = "--worker"
 
 
 def shed_environment() -> None:
-    """Start again with the engine's variables only, if there are others: a process keeps those it started with."""
+    """Re-execute this program with only the engine's environment variables, if there are others.
+
+    The kernel shows the environment that a process was started with, so removing variables later is not enough.
+    """
     environment, own = child_environment(), engine_environment(child_environment())
     if len(own) < len(environment):
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], dict(own))  # noqa: S606 - itself
 
 
 def keeps_spare() -> bool:
-    """Return whether this process keeps two engines; invalid settings are reported by the service."""
+    """Return whether this process is a keeper of two engines; invalid settings are left to the service to report."""
     try:
         return load().engine_spare and WORKER not in sys.argv
     except OdfError:
@@ -33,7 +39,7 @@ def keeps_spare() -> bool:
 
 
 def keep() -> int:
-    """Keep an engine and its standby until SIGTERM or SIGINT."""
+    """Keep an engine and its standby running until SIGTERM or SIGINT, and return the exit status."""
     from odf_engine_spark.server.standby import Worker, keep  # noqa: PLC0415 - the keeper does not load Spark
 
     logging.configure(load().log_level, service="engine-spark")
@@ -45,7 +51,7 @@ def keep() -> int:
 
 
 def serve() -> None:
-    """Serve until stopped; a worker waits for its turn first."""
+    """Serve until stopped; a worker first waits until the keeper lets it serve."""
     with lean_imports():
         from odf_common.service.run import run_isolated  # noqa: PLC0415 - as above
         from odf_engine_spark.server.service import build, build_worker  # noqa: PLC0415 - as above

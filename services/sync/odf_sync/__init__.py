@@ -1,1 +1,1 @@
-"""Copies datasets between nodes: pull from repositories, and the HTTP server that serves ours."""
+"""Copies datasets between nodes: pulls from and pushes to repositories, and serves this node's datasets over HTTP."""

@@ -1,4 +1,4 @@
-"""Start sync: `python -m odf_sync`."""
+"""Starts the sync service: `python -m odf_sync`."""
 
 from odf_common.service.lean_imports import lean_imports
 

@@ -1,4 +1,4 @@
-"""Copies of datasets over gRPC, with access and webhooks."""
+"""The gRPC services of sync: copies of datasets, access and webhooks."""
 
 import threading
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ CALLER_CHECK_SECONDS: Final = 1.0  # between looks whether a caller that waits i
 def register(
     server: grpc.Server, *, copies: "Servicer", access: AccessServicer, webhooks: WebhookServicer
 ) -> tuple[str, ...]:
-    """Serve copies, access and webhooks; return the names of the gRPC services."""
+    """Register the services for copies, access and webhooks, and return their names."""
     sync_pb2_grpc.add_SyncServicer_to_server(copies, server)
     add_AccessServicer_to_server(access, server)
     add_WebhooksServicer_to_server(webhooks, server)
@@ -49,7 +49,7 @@ def register(
 
 
 class Servicer(sync_pb2_grpc.SyncServicer):
-    """Serves copies and aliases; copies that are asked for by one name run one at a time."""
+    """Serves pulls, pushes, comparisons, aliases and searches. Pulls of the same name run one at a time."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         privacy: Privacy,
         search: Search,
     ) -> None:
-        """Copy into this node, with the tokens of other nodes."""
+        """Copy to and from `datasets`; requests to other nodes use the tokens in `logins`."""
         self._logins = logins
         self._privacy = privacy
         self._datasets = datasets
@@ -70,10 +70,10 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         self._replies = replies
         self._guard = threading.Lock()
         self._busy: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
-        """By the name that was asked for, while anyone copies or waits."""
+        """Locks of running and waiting pulls, by the name that was requested."""
 
     def Pull(self, request: pb.SyncPullRequest, context: grpc.ServicerContext) -> Iterator[pb.SyncPullItem]:
-        """Copy a dataset, and stream the progress."""
+        """Pull a dataset, and stream the progress."""
         with self._alone(request.alias or request.url, context) as is_wanted:
             if not is_wanted:
                 return
@@ -96,7 +96,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
 
     @contextmanager
     def _alone(self, name: str, context: grpc.ServicerContext) -> Iterator[bool]:
-        """Wait until no other copy runs that was asked for by this name; yield False if its caller has gone before."""
+        """Wait until no other pull of this name runs; yields False if the caller disconnects while waiting."""
         with self._guard:
             lock = self._busy.setdefault(name.lower(), threading.Lock())
         while not lock.acquire(timeout=CALLER_CHECK_SECONDS):
@@ -109,7 +109,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
             lock.release()
 
     def Push(self, request: pb.SyncPushRequest, context: grpc.ServicerContext) -> Iterator[pb.SyncPullItem]:
-        """Send a dataset to another node, and stream the progress."""
+        """Push a dataset, and stream the progress."""
         outgoing = Push(
             dataset=request.dataset,
             target=request.target,
@@ -123,7 +123,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
             yield _message(step)
 
     def Compare(self, request: pb.SyncCompareRequest, context: grpc.ServicerContext) -> Comparison:
-        """Compare a local dataset with one in a repository."""
+        """Compare a local dataset with a remote one."""
         return encode_comparison(
             *compare(self._datasets, self._settings, request.ref, request.url, self._logins.token)
         )
@@ -131,7 +131,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
     def ListAliases(
         self, request: pb.ListAliasesRequest, context: grpc.ServicerContext
     ) -> pb.ListAliasesReply:
-        """List datasets that have aliases."""
+        """Return the datasets that have remote aliases, with the aliases."""
         datasets = aliases.list_aliases(
             self._datasets, request.refs, recursive=request.recursive, is_strict=request.is_strict
         )
@@ -140,7 +140,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
     def ChangeAliases(
         self, request: pb.ChangeAliasesRequest, context: grpc.ServicerContext
     ) -> pb.DatasetAliases:
-        """Change the aliases of a dataset."""
+        """Change the remote aliases of a dataset, and return them."""
         change = aliases.AliasChange(
             add_pull=tuple(request.add_pull),
             add_push=tuple(request.add_push),
@@ -151,7 +151,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         return self._aliases(*aliases.change(self._datasets, repositories, request.ref, change))
 
     def Search(self, request: pb.SearchRequest, context: grpc.ServicerContext) -> pb.SearchReply:
-        """Find datasets of this node and of named repositories."""
+        """Search for datasets of this node and of named repositories."""
         datasets, searched = self._search.find(request.text, request.repositories)
         return pb.SearchReply(
             datasets=[_found_dataset(dataset) for dataset in datasets[:MAX_FOUND_DATASETS]],

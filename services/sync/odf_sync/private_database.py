@@ -1,7 +1,7 @@
-"""SQLite databases in the node's home that only sync opens, readable by the node's user only.
+"""SQLite databases in the node's home that only sync opens, and that only the node's user can read.
 
-A file is created by the first change. Each change is durable on return. A database that cannot be read makes every
-call fail.
+A file is created by the first change. Each change is durable when the call returns. If a database cannot be read, every
+call fails.
 """
 
 import sqlite3
@@ -19,7 +19,7 @@ LOCK_SECONDS: Final = 5.0
 
 
 class PrivateDatabase:
-    """A database; thread-safe."""
+    """A SQLite database; thread-safe."""
 
     def __init__(
         self,
@@ -30,10 +30,10 @@ class PrivateDatabase:
         *,
         version: int = 1,
     ) -> None:
-        """Open the database of a node on first use; without a home, keep everything in memory.
+        """Use a database in the home of a node, opened on first use; without a home, a database in memory.
 
-        `file` is its name in the home; `tables` has the statements that create its tables; `unreadable` returns the
-        error of a database that cannot be read, from the reason.
+        `file` is the name of the file in the home, and `tables` are the SQL statements that create its tables.
+        `unreadable` returns the error for a database that cannot be read, given the reason.
         """
         self._name = file
         self._tables = tables
@@ -44,13 +44,13 @@ class PrivateDatabase:
         self._connection: sqlite3.Connection | None = None
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return the rows of a query; none if the file does not exist."""
+        """Return the rows of a query; an empty list if the file does not exist."""
         with self._lock, self._translate_errors():
             connection = self._open(create=False)
             return [] if connection is None else connection.execute(query, values).fetchall()
 
     def change(self, statement: str, *values: object) -> int:
-        """Return the number of rows that a statement changed, durably; raises `sqlite3.IntegrityError`."""
+        """Execute a statement durably, and return the number of changed rows; raises `sqlite3.IntegrityError`."""
         with self._lock, self._translate_errors():
             connection = self._open(create=True)
             assert connection is not None

@@ -1,8 +1,8 @@
-"""Finds datasets of this node and of named repositories whose summaries contain all words of a query.
+"""Searches this node and named repositories for datasets whose summaries contain all words of a query.
 
-A node lists summaries of its datasets in pages, `GET /datasets?after=NAME` (ADR 0060). Folders and buckets are listed
-by the names of their folders. Repositories are not trusted: the number of datasets and of bytes is limited, and their
-summaries are truncated and checked.
+A node lists summaries of its datasets in pages, by `GET /datasets?after=NAME` (ADR 0060). In folders and buckets, the
+names of the datasets' folders are listed. Repositories are not trusted: the number of datasets and bytes is limited,
+and their summaries are truncated and checked.
 """
 
 import json
@@ -47,30 +47,30 @@ KINDS: Final = {DatasetKind.Root: "root", DatasetKind.Derivative: "derivative"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSummary:
-    """A dataset in a list of datasets."""
+    """A dataset as it is listed: its name, id, kind, description, keywords and columns."""
 
     name: str
-    """`[account/]dataset`, in its repository."""
+    """The name of the dataset in its repository, `[account/]dataset`."""
     id: str = ""
-    """Empty if not known."""
+    """The id of the dataset, empty if unknown."""
     kind: str = ""
     head: str = ""
-    """The head of the chain from which the rest was read; empty if not all of it was."""
+    """The head of the chain that the summary describes, empty if unknown."""
     description: str = ""
     keywords: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise `InvalidInput` unless the name is one of a dataset."""
+        """Raise `InvalidInput` unless the name is a valid dataset name."""
         parse_alias(self.name)
 
     def json(self) -> dict[str, object]:
-        """Return the JSON object."""
+        """Return the summary as a JSON object."""
         return asdict(self)
 
     @classmethod
     def of_json(cls, value: object) -> Self:
-        """Return a summary from JSON that is not trusted; raises `InvalidInput`."""
+        """Return the summary in untrusted JSON, truncated to the limits; raises `InvalidInput`."""
         if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
             raise InvalidInput(text="not a listed dataset")
         return cls(
@@ -98,7 +98,7 @@ def summary_of(alias: str, state: ChainState) -> DatasetSummary:
 
 
 def _column_names(schema: SetDataSchema | None) -> tuple[str, ...]:
-    """Return the names of the columns, none if the schema cannot be read."""
+    """Return the names of the columns, or none if the schema cannot be read."""
     if schema is None:
         return ()
     try:
@@ -108,7 +108,10 @@ def _column_names(schema: SetDataSchema | None) -> tuple[str, ...]:
 
 
 def _text(value: object, length: int) -> str:
-    """Return a string of at most `length` characters, without those that control a terminal; empty for other values."""
+    """Return a string cut to `length` characters, with control characters replaced.
+
+    Empty for values that are not strings.
+    """
     text = value[:length] if isinstance(value, str) else ""
     return "".join(character if character.isprintable() else " " for character in text)
 
@@ -120,20 +123,20 @@ def _words(value: object, most: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Some datasets, by lower-case name."""
+    """One page of a list of datasets, ordered by lower-case name."""
 
     datasets: tuple[DatasetSummary, ...]
     next: str = ""
-    """Name after which the next page begins; empty on the last one."""
+    """The name after which the next page begins, empty for the last page."""
 
     def to_bytes(self) -> bytes:
-        """Return the document."""
+        """Return the page as a JSON document."""
         document = {"datasets": [dataset.json() for dataset in self.datasets], "next": self.next or None}
         return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def parse_page(raw: bytes, where: str) -> Page:
-    """Return a page of another node; raises `InvalidInput`."""
+    """Return the page in a JSON document from another node; raises `InvalidInput`."""
     try:
         plain = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -152,16 +155,16 @@ log = structlog.stdlib.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnDatasets:
-    """This node's list of its datasets."""
+    """Lists the datasets of this node."""
 
     datasets: NodeDatasets
     in_bucket: bool
-    """Whether they are all in one bucket, which may be out of reach."""
+    """Whether the datasets are stored in a bucket, which may become unreachable."""
 
     def summaries(self, entries: Iterable[CatalogEntry]) -> Iterator[DatasetSummary]:
-        """Yield summaries; datasets whose chain cannot be read, or that have none yet, are left out.
+        """Yield the summaries of datasets; those whose chain does not exist yet or cannot be read are skipped.
 
-        Raises `Unavailable` if the node's bucket cannot be reached: a list without datasets would be believed.
+        Raises `Unavailable` if the node's bucket cannot be reached, because an empty list would be misleading.
         """
         for entry in entries:
             try:
@@ -179,7 +182,7 @@ class OwnDatasets:
                 yield summary_of(entry.alias, state)
 
     def page(self, entries: Iterable[CatalogEntry], after: str) -> Page:
-        """Return the page of datasets whose names follow `after`; the entries are sorted by lower-case name."""
+        """Return the page of datasets whose names follow `after`; the entries must be sorted by lower-case name."""
         datasets: list[DatasetSummary] = []
         size = 0
         for summary in self.summaries(entry for entry in entries if entry.alias.lower() > after.lower()):
@@ -190,7 +193,7 @@ class OwnDatasets:
         return Page(datasets=tuple(datasets))
 
     def _require_reachable(self, error: OdfError) -> None:
-        """Raise an error that concerns the datasets of a bucket together; that of a file concerns one dataset."""
+        """Raise the error again if the node's bucket is unreachable, which concerns all datasets, not only one."""
         if isinstance(error, Unavailable) and self.in_bucket:
             raise error
 
@@ -200,9 +203,9 @@ PARALLEL_READERS: Final = 8  # folders at a time
 
 
 def list_datasets(url: str, token_for: TokenFor, settings: Settings) -> tuple[DatasetSummary, ...]:
-    """Return the datasets of the repository at a URL; those of folders and buckets have nothing but a name.
+    """Return the datasets of the repository at a URL; for folders and buckets, the summaries only have names.
 
-    Raises `NotFound` if a server does not list datasets, `InvalidInput` and `Unavailable`.
+    Raises `NotFound` if a server does not list its datasets, `InvalidInput`, and `Unavailable`.
     """
     if urlsplit(url).scheme in (*WEB, *SMART):
         return _datasets_of_node(url.removeprefix(SMART_PREFIX), token_for)
@@ -231,7 +234,7 @@ def _datasets_of_node(base: str, token_for: TokenFor) -> tuple[DatasetSummary, .
 
 
 def _dataset_names(url: str, settings: Settings) -> Iterator[str]:
-    """Yield the names of folders with a head, `DATASET` or `ACCOUNT/DATASET`, in the order of the folders."""
+    """Yield the names of the folders that contain a head, `DATASET` or `ACCOUNT/DATASET`, in sorted order."""
     with ThreadPoolExecutor(PARALLEL_READERS, thread_name_prefix="search") as pool:
         names = list(_valid(_folders(url, settings)))
         for found in pool.map(lambda name: tuple(_datasets_in(url, name, settings)), names):
@@ -258,7 +261,7 @@ def _valid(names: Iterable[str]) -> Iterator[str]:
 
 @translating_os_errors
 def _folders(url: str, settings: Settings) -> tuple[str, ...]:
-    """Return the names of the folders at a URL; raises `NotFound` if it is not a folder."""
+    """Return the names of the folders below a URL; raises `NotFound` unless the URL is that of a folder."""
     if urlsplit(url).scheme in BUCKETS:
         from odf_common.adapters.s3.bucket import Bucket  # noqa: PLC0415 the SDK takes long to import
 
@@ -286,45 +289,45 @@ FIELDS: Final = ("name", "keywords", "columns", "description")  # the best place
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchHit:
-    """A dataset with all the words."""
+    """A dataset that contains all words of the query."""
 
     repository: str
-    """Empty: this node."""
+    """The repository of the dataset, empty for this node."""
     dataset: DatasetSummary
     found_in: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        """Return the name that `odf pull` takes, or the name on this node."""
+        """Return the name of the dataset on this node, or the name under which `odf pull` finds it."""
         return f"{self.repository}/{self.dataset.name}" if self.repository else self.dataset.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedRepository:
-    """A repository that was searched."""
+    """The datasets of one searched repository, or the reason why they could not be listed."""
 
     name: str
     datasets: tuple[DatasetSummary, ...] = ()
     problem: str = ""
-    """The reason for which its datasets could not be listed."""
+    """The reason why the datasets could not be listed, empty if they were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Searches of one node."""
+    """Searches the datasets of this node and of its named repositories."""
 
     own: OwnDatasets
     settings: Settings
     token_for: TokenFor = no_token
     seconds: float = SEARCH_SECONDS
-    """The time that repositories have to answer, all at once."""
+    """The timeout for all repositories together, in seconds."""
 
     def find(
         self, text: str, searched: Sequence[str] = ()
     ) -> tuple[tuple[SearchHit, ...], tuple[SearchedRepository, ...]]:
-        """Return the hits, best first, and the repositories that were searched; raises `UnknownRepository`.
+        """Return the datasets that contain all words of `text`, best match first, and the searched repositories.
 
-        Without names of repositories, all are searched, and this node.
+        If `searched` is empty, all named repositories and this node are searched. Raises `UnknownRepository`.
         """
         repositories = LocalRepositories(self.settings.home)
         names = [Name(repository) for repository in searched] or repositories.names()
@@ -347,7 +350,7 @@ class Search:
         return tuple(sorted(hits, key=_rank)), found
 
     def _list(self, repositories: LocalRepositories, name: Name) -> Future[SearchedRepository]:
-        """Return the datasets of a repository, once it has been read."""
+        """Start to list the datasets of a repository in a thread, and return the future result."""
         answer = Future[SearchedRepository]()
 
         def read() -> None:
@@ -369,7 +372,7 @@ class Search:
 def matching(
     repository: str, datasets: Iterable[DatasetSummary], words: Sequence[str]
 ) -> Iterator[SearchHit]:
-    """Yield the datasets that have each word in one of the fields, in any case."""
+    """Yield the datasets in which each word occurs in one of the fields, ignoring case."""
     for dataset in datasets:
         texts = {
             "name": dataset.name,

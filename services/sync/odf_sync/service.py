@@ -1,4 +1,4 @@
-"""Wires sync: copies over gRPC, datasets over HTTP, webhooks to others."""
+"""Assembles the sync service: copies over gRPC, datasets over HTTP, and webhooks."""
 
 from functools import partial
 
@@ -37,7 +37,7 @@ from odf_sync.webhooks.webhook_targets import WebhookTargets
 
 
 def build(env: Environment) -> Service:
-    """Build the service; raises `Unprotected` and `TenancyChanged` for settings that would open the node."""
+    """Build the service; raises `Unprotected` and `TenancyChanged` for settings that would expose the node."""
     settings = env.settings
     require_protected(settings, "ODF_SYNC_HTTP", settings.required("sync_http"))
     require_tenancy(settings)

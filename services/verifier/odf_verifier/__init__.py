@@ -1,1 +1,1 @@
-"""Verifies datasets: integrity of bytes and chains, replay of transforms, signatures."""
+"""Verifies datasets: integrity of chains and objects, replay of transforms, and signatures."""

@@ -1,4 +1,4 @@
-"""Verification over gRPC: messages in, verdicts out."""
+"""The gRPC service of the verifier."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from odf_verifier.verification import Verdict, VerificationOptions, Verification
 
 
 def register(server: grpc.Server, datasets: NodeDatasets, verifier: Verifier) -> tuple[str, ...]:
-    """Serve verification; return the names of the gRPC services."""
+    """Add the service to a server; return the names of the gRPC services."""
     verifier_pb2_grpc.add_VerifierServicer_to_server(Servicer(datasets, verifier), server)
     return (pb.DESCRIPTOR.services_by_name["Verifier"].full_name,)
 
@@ -26,7 +26,7 @@ class Servicer(verifier_pb2_grpc.VerifierServicer):
         self._verifier = verifier
 
     def Verify(self, request: pb.VerifyRequest, context: grpc.ServicerContext) -> Iterator[pb.VerifyItem]:
-        """Verify one dataset after another; each ends with a verdict."""
+        """Verify datasets one after another, and yield the progress. The last item of each dataset is its verdict."""
         options = VerificationOptions(replay=not request.integrity_only, incremental=request.incremental)
         for target in targets(
             self._datasets, tuple(request.refs), every=request.all, recursive=request.recursive

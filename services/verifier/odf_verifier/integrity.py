@@ -1,10 +1,10 @@
 """Integrity: every object that a chain refers to exists and has the declared hash (spec: Dataset Validation).
 
-The store is read, and not what this node has copied from it: a bucket may have lost what the cache still has.
+The store itself is read, not the cache of this node: a bucket may have lost objects that the cache still has.
 
-The walk goes from the head to the seed by hashes, then forward through the chain's rules, then over data and
-checkpoints. Nothing is trusted that was not hashed here. Whether a transform was executed honestly is checked by
-`replay`.
+First the chain is followed by hashes from the head to the seed. Then the chain rules are applied from the seed to the
+head, and data and checkpoints are checked. Only bytes that were hashed here are trusted. `replay` checks whether
+transforms were executed honestly.
 """
 
 from collections.abc import Iterable, Iterator
@@ -60,21 +60,21 @@ CheckProgress = tuple[int, int, list[Problem]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A block whose bytes match its hash."""
+    """A block of the chain whose bytes match its hash."""
 
     hash: Multihash
     version: int
     block: MetadataBlock
 
     def problem(self, kind: Damage, text: str, damaged: Multihash | None = None) -> Problem:
-        """Return a problem with this block, or with an object that it declares."""
+        """Return a problem with this block, or with the object `damaged` that it declares."""
         return block_problem(self.hash, self.block, kind, text, damaged)
 
 
 def check_chain(target: Target, *, since: ChainState | None = None) -> tuple[list[Link], list[Problem]]:
-    """Return the blocks after `since`, oldest first, and the problems with head, blocks or rules.
+    """Check the chain after `since`; return its blocks, oldest first, and problems with the head, blocks or rules.
 
-    If a link is broken, the blocks above it are returned, so that their objects can still be checked.
+    If the chain is broken at a block, the blocks after it are returned, so that their objects can still be checked.
     """
     try:
         head = target.reader.head(target.ref)
@@ -139,10 +139,10 @@ def _fold(links: list[Link], since: ChainState | None, dataset: DatasetId) -> li
 def check_objects(
     target: Target, links: list[Link], tally: Tally, *, reads_records: bool, since: ChainState | None = None
 ) -> Iterator[CheckProgress]:
-    """Hash every slice and checkpoint that `links`, which follow `since`, declare; also the records if `reads_records`.
+    """Check all slices and checkpoints that `links` declare; these blocks follow the state `since`.
 
-    Yields, in chain order, the result for each block that declares objects as soon as it is known. Checked bytes are
-    added to `tally`.
+    Bytes are hashed; with `reads_records`, records too. Yields the result for each block that declares objects, in
+    chain order, as soon as it is known. The number of checked bytes is added to `tally`.
     """
     jobs = list(_jobs(links, None if since is None else since.schema))
     waiting: list[Future[list[Problem]]] = []
@@ -161,7 +161,7 @@ def check_objects(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A block with objects, and the schema that its slice needs to have; None if that is unknown."""
+    """A block that declares objects, and the schema that its slice must have, None if that is unknown."""
 
     link: Link
     event: DataEvent
@@ -200,7 +200,7 @@ def _check_event(target: Target, job: _Job, tally: Tally, *, reads_records: bool
 def _check_slice(
     target: Target, link: Link, data: DataSlice, schema: pa.Schema | None, *, reads_records: bool
 ) -> list[Problem]:
-    """Check the bytes, then the records; wrong bytes are damage whatever the records hash to."""
+    """Check the bytes of a slice, then its records. If the bytes are wrong, the records are not checked."""
     declared = _DeclaredObject(ObjectKind.DATA, data.physical_hash, data.size, Damage.PHYSICAL_HASH_MISMATCH)
     problems = _check_bytes(target, link, declared)
     if problems or not reads_records:
@@ -238,7 +238,7 @@ def _check_checkpoint(target: Target, link: Link, checkpoint: Checkpoint) -> lis
 
 @dataclass(frozen=True, slots=True)
 class _DeclaredObject:
-    """An object as a block declares it, and the kind of damage if its bytes differ."""
+    """An object that a block declares, and the kind of damage to report if its bytes differ."""
 
     kind: ObjectKind
     name: Multihash

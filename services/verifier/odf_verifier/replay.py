@@ -1,8 +1,8 @@
 """Replay: every transform is run again on the same records, and must give the same result (spec: Verifiability).
 
-How a stored transform is run again is in `odf_common.dataset.replay`, which also rebuilds dropped data. Compared are
-records (logical hash), offsets, watermark and checkpoint; how the same records are encoded does not matter. Inputs that
-were reset, and data that is missing for a reason, are explained.
+`odf_common.dataset.replay` runs a stored transform again; it is also used to rebuild dropped data. Records (logical
+hash), offsets, watermark and checkpoint are compared; the encoding of the records does not matter. Problems because of
+inputs that were reset, and of data that was dropped or not fetched, are reported as such.
 """
 
 import math
@@ -49,9 +49,9 @@ from odf_verifier.targets import Damage, Problem, Target, block_problem
 def diverged_inputs(
     datasets: NodeDatasets, keys: Path, target: Target, state: ChainState
 ) -> Iterator[Problem]:
-    """Yield a problem for each available input that no longer has the last block that a derivative read.
+    """Yield a problem for each available input whose chain no longer has the last block that a derivative has read.
 
-    A block that is not even stored is reported by the replay.
+    A block that is not stored is reported by the replay.
     """
     for done in state.input_progress:
         dataset, block = done.dataset_id, done.last_block
@@ -77,7 +77,7 @@ def _advice(keys: Path, target: Target) -> str:
 
 
 def without_dropped(blobs: BlobStore, target: Target, problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems, with a single one for all dropped objects."""
+    """Return the problems; those of all dropped objects are combined into one."""
     explained = list(problems)
     if not target.is_local or all(problem.kind is not Damage.OBJECT_MISSING for problem in explained):
         return explained  # the notes in a foreign folder are not trusted
@@ -98,7 +98,7 @@ def without_dropped(blobs: BlobStore, target: Target, problems: Iterable[Problem
 
 
 def with_advice(keys: Path, target: Target, problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems; the first lost object of a copy gets advice on how to fetch all again."""
+    """Return the problems. The first one of a lost object of a copy gets advice on how to fetch all data again."""
     explained = list(problems)
     if not target.is_local or has_dataset_key(keys, target.dataset):
         return explained
@@ -112,7 +112,7 @@ def with_advice(keys: Path, target: Target, problems: Iterable[Problem]) -> list
 
 
 def dropped_input(datasets: NodeDatasets, event: ExecuteTransform) -> str | None:
-    """Return the name of an input whose data for this transform was dropped; None if nothing was."""
+    """Return the name of an input whose data was dropped although this transform has read it; None if there is none."""
     for step in event.query_inputs:
         entry = datasets.catalog.by_id(step.dataset_id)
         block = step.new_block_hash
@@ -125,10 +125,10 @@ def dropped_input(datasets: NodeDatasets, event: ExecuteTransform) -> str | None
 
 
 def input_not_on_node(datasets: NodeDatasets, keys: Path, stored: StoredTransform) -> str | None:
-    """Return the command that gets the first input that was never pulled, or not up to the block that was read.
+    """Return the command that pulls the first missing input; None if there is none.
 
-    None without one.
-    Lost blocks of the node's own datasets are damage.
+    An input is missing if it was never pulled, or not up to the block that the transform has read. Lost blocks of owned
+    datasets do not count: they are damage.
     """
     query = stored.state.transform
     names = {} if query is None else {one.dataset_ref: one.alias for one in query.inputs}
@@ -195,9 +195,9 @@ class Replay:
         keys: Path,
         seconds: float = math.inf,
     ) -> None:
-        """Prepare for a replay in which each transform may run for `seconds`; reads nothing yet.
+        """Prepare a replay in which each transform may run for `seconds`. Nothing is read yet.
 
-        `keys` is the folder with the node's dataset keys.
+        `keys` is the folder with the keys of the node's own datasets.
         """
         self._seconds = seconds
         self._datasets = datasets
@@ -209,12 +209,12 @@ class Replay:
         )
 
     def run(self, links: list[Link], since: ChainState | None) -> Iterator[Outcome]:
-        """Replay the transforms among `links`, which follow `since`; stops at the first that cannot be run.
+        """Replay the transforms among `links`, which follow the state `since`. Stop at the first that cannot be run.
 
-        Transforms for an engine that is not installed, or of a query that the engine refuses, are reported once and
-        skipped. Each transform begins at a stored checkpoint, so those after one that fails are run, up to ten failures
-        of a query in a row. Failures are reported at the end: the first of each query, and the others of that query
-        together.
+        Transforms of an engine that is not installed, or of a query that the engine refuses, are reported once and
+        skipped. Each transform begins at a stored checkpoint, so transforms after a failed one are run too, up to ten
+        consecutive failures of a query. Failures are reported at the end: the first one of each query separately, all
+        others of the query together.
 
         Raises `Unavailable` if the engine cannot be reached.
         """
@@ -251,7 +251,7 @@ class Replay:
             yield from ((done, total, problem) for problem in summary)
 
     def _replay_one(self, stored: StoredTransform) -> Problem | None:
-        """Return the problem with a transform, if there is one."""
+        """Replay one transform; return the problem with it, or None."""
         begun = time.monotonic()
         problem = self._run(stored)
         log.debug(
@@ -297,7 +297,7 @@ class Replay:
     def _without_result(
         self, stored: StoredTransform, error: EngineNotAvailable | QueryTooSlow | InvalidInput | InternalError
     ) -> tuple[Damage, str]:
-        """Return the kind and text of the problem with a transform of a dataset that the engine has not completed."""
+        """Return the kind and text of the problem with a transform that the engine has not completed."""
         query = stored.state.transform
         engine = "" if query is None else f"{query.transform.engine} {query.transform.version or ''}".strip()
         name = split_ref(self._target.name)[0]
@@ -323,7 +323,7 @@ class Replay:
 
 
 def _time_limit(seconds: float) -> OnProgress:
-    """Return a check that raises `QueryTooSlow` once a transform has run for too long since the engine began it."""
+    """Return a callback for progress reports that raises `QueryTooSlow` once a query has run for `seconds`."""
     until = math.inf
 
     def check(progress: EngineProgress) -> None:
@@ -337,7 +337,7 @@ def _time_limit(seconds: float) -> OnProgress:
 
 
 def _summary(failures: list[Problem], *, is_given_up: bool) -> list[Problem]:
-    """Return the failures of one query, the second and later ones as one problem: they may be many, and alike."""
+    """Return the failures of one query; all except the first are combined into one problem."""
     later = failures[1:]
     if len(later) < 2:
         return failures
@@ -351,7 +351,7 @@ def _summary(failures: list[Problem], *, is_given_up: bool) -> list[Problem]:
 
 
 def _records_hash(state: ChainState, file: Path) -> Multihash:
-    """Return the hash of the records aligned to the dataset's schema, which the engine does not know."""
+    """Return the hash of the records in the dataset's schema, which the engine does not know."""
     records = read_slice(file)
     if state.schema is not None:
         records = align_to_schema(records, schema_of_event(state.schema), state.vocabulary)

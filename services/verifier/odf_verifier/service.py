@@ -1,4 +1,4 @@
-"""Wires the verifier: verification over gRPC, and of every commit."""
+"""Wires the verifier, which verifies datasets on request over gRPC, and after every commit."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Datasets to verify, of this node or in a folder, and the result of a verification: problems and counts."""
+"""The datasets to verify, on this node or in a folder, and the problems and counts that a verification finds."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -38,14 +38,17 @@ class Target:
 
     @property
     def log_facts(self) -> Mapping[str, str]:
-        """Return the facts that name the dataset in log lines."""
+        """Return the fields that identify the dataset in log messages."""
         return {"dataset": self.name, "dataset_id": str(self.dataset)}
 
 
 def targets(
     datasets: NodeDatasets, refs: tuple[str, ...], *, every: bool, recursive: bool
 ) -> tuple[Target, ...]:
-    """Return the datasets that `refs` name or match; with `recursive`, inputs first. Raises `NotFound`."""
+    """Return the datasets that `refs` name or match, or all with `every`. Raises `NotFound`.
+
+    With `recursive`, each dataset follows the inputs that it has read.
+    """
     if every:
         return tuple(of_entry(datasets, entry) for entry in datasets.catalog.entries())
     by_name: dict[str, Target] = {}
@@ -56,7 +59,7 @@ def targets(
 
 
 def _expand_patterns(datasets: NodeDatasets, refs: tuple[str, ...]) -> Iterator[str]:
-    """Yield the references, with patterns replaced by the names that match, even of unreadable datasets."""
+    """Yield the references; patterns are replaced by the names that match, including those of unreadable datasets."""
     for ref in refs:
         if is_pattern(ref):
             yield from matching_names([ref], (entry.alias for entry in datasets.catalog.entries()))
@@ -93,7 +96,7 @@ def state_of(datasets: NodeDatasets, dataset: DatasetId, ref: str, block: Multih
 
 
 def _inputs(datasets: NodeDatasets, state: ChainState, seen: set[DatasetId]) -> Iterator[Target]:
-    """Yield the inputs that a chain has read or will read, at their heads; inputs of inputs first."""
+    """Yield the inputs that a chain has read or will read, at their heads; each follows its own inputs."""
     transform = state.transform
     declared = (
         () if transform is None else (DatasetId.parse(input_.dataset_ref) for input_ in transform.inputs)
@@ -127,9 +130,9 @@ def _of_folder(url: str) -> Target:
 
 
 def seed_of(store: FolderDataset) -> DatasetId:
-    """Return the id that the first block declares.
+    """Return the id in the seed, the first block.
 
-    All blocks are searched instead of walking the chain: links may be broken, and are verified afterwards.
+    All blocks are searched for it instead of following the chain, which may be broken: it is verified afterwards.
     """
     for name in store.names(ObjectKind.BLOCK):
         seed = _seed_in(store, name)
@@ -195,12 +198,12 @@ UNDECIDED: Final = frozenset(
 NOT_CHECKED: Final = frozenset(
     {Damage.RESULTS_CHANGED, Damage.REPLAY_REFUSED, Damage.REPLAY_FAILED, Damage.INPUT_NOT_ON_NODE}
 )
-"""Those of which nothing that is installed or pulled can decide."""
+"""The kinds that mean that a check was not possible with the engine and the inputs of this node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A difference from what the chain declares; `object` is the hash of the damaged object, if there is one."""
+    """A difference between a dataset and its chain; `object` is the hash of the damaged object, if there is one."""
 
     kind: Damage
     block: Multihash | None = None
@@ -211,7 +214,7 @@ class Problem:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """The checked objects so far; sizes in bytes."""
+    """The numbers of blocks, bytes and transforms that have been checked so far."""
 
     blocks: int = 0
     bytes: int = 0
@@ -221,5 +224,5 @@ class Tally:
 def block_problem(
     name: Multihash, block: MetadataBlock, kind: Damage, text: str, damaged: Multihash | None = None
 ) -> Problem:
-    """Return a problem with a block, or with an object that it declares."""
+    """Return a problem with a block, or with the object `damaged` that it declares."""
     return Problem(kind=kind, block=name, sequence_number=block.sequence_number, object=damaged, text=text)

@@ -1,7 +1,7 @@
 """Verification of one dataset: integrity, then replay, as a stream of progress that ends with a verdict.
 
-The verified part of each dataset is kept: the head of the last good verdict, in a small file per dataset. Losing a file
-only costs time: the next verification starts at the seed.
+The head of the last valid verdict is stored in a small file per dataset, so that the next verification can continue
+from there. If a file is lost, the next verification starts at the seed.
 """
 
 import json
@@ -32,21 +32,21 @@ from odf_verifier.targets import NOT_CHECKED, UNDECIDED, Damage, Problem, Tally,
 
 @guarded_methods
 class VerifiedHeads:
-    """Heads of good verdicts, separately for each phase."""
+    """Stores the heads of valid verdicts, separately for each phase."""
 
     def __init__(self, folder: Path) -> None:
         """Store the files in `folder`, which is created on first use."""
         self._folder = folder
 
     def head(self, dataset: DatasetId, phase: str) -> Multihash | None:
-        """Return the head up to which `phase` had a good verdict, None if there is none."""
+        """Return the head of the last valid verdict of a phase; None if there is none."""
         try:
             return Multihash.parse(self._read_known(dataset)[phase])
         except (KeyError, TypeError, InvalidInput):
             return None
 
     def remember(self, dataset: DatasetId, phases: dict[str, Multihash]) -> None:
-        """Store good verdicts, in one step."""
+        """Store the heads of valid verdicts of several phases atomically."""
         self._folder.mkdir(parents=True, exist_ok=True)
         file = self._file(dataset)
         heads = {**self._read_known(dataset), **{phase: str(head) for phase, head in phases.items()}}
@@ -55,7 +55,7 @@ class VerifiedHeads:
         temporary.replace(file)
 
     def _read_known(self, dataset: DatasetId) -> dict[str, str]:
-        """Return the content of a dataset's file; empty if there is none, or it is corrupt."""
+        """Return the content of a dataset's file; empty if the file does not exist or is corrupt."""
         try:
             heads = json.loads(self._file(dataset).read_bytes())
         except (FileNotFoundError, ValueError):
@@ -70,7 +70,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 INTEGRITY = "integrity"
 BYTES = "bytes"
-"""Integrity without the records of slices, which counts only for itself."""
+"""The phase that checks integrity without reading records. Its verdict is not used by other phases."""
 REPLAY = "replay"
 POSTPONED_BACKOFF: Final = Backoff(first=0.5, most=10.0)
 
@@ -80,16 +80,16 @@ class VerificationOptions:
     """The scope of a verification."""
 
     replay: bool = True
-    """Also transforms."""
+    """Whether transforms are replayed."""
     incremental: bool = False
-    """Only blocks since the last good verdict."""
+    """Whether only blocks after the last valid verdict are verified."""
     reads_records: bool = True
-    """Also the records of slices; else only bytes are hashed."""
+    """Whether records of slices are checked; otherwise only bytes are hashed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerificationProgress:
-    """The progress of a phase, in blocks."""
+    """The progress of a phase, as numbers of blocks."""
 
     phase: str
     done: int
@@ -111,7 +111,10 @@ class Verdict:
 
     @property
     def is_undecided(self) -> bool:
-        """Return whether nothing found is damage: data was dropped, an input not pulled, or a query not run."""
+        """Return whether there are problems, but none is damage: a check was not possible.
+
+        For example because data was dropped, an input was not pulled, or a query could not be run.
+        """
         return bool(self.problems) and all(problem.kind in UNDECIDED for problem in self.problems)
 
     @property
@@ -126,12 +129,15 @@ class Verdict:
 
 
 class Verifier:
-    """Verifies datasets of one node; remembers up to which block each was valid."""
+    """Verifies datasets of a node, and stores the block up to which each one is valid."""
 
     def __init__(
         self, datasets: NodeDatasets, engine: Engine, home: Path, *, replay_seconds: float = math.inf
     ) -> None:
-        """Store verdicts in the node's home, where its keys are, too; each transform may run for `replay_seconds`."""
+        """Store verdicts in `home`, the node's home, which also has its keys.
+
+        Each transform may run for `replay_seconds` during a replay.
+        """
         self._replay_seconds = replay_seconds
         self._datasets = datasets
         self._engine = engine
@@ -144,7 +150,7 @@ class Verifier:
     ) -> Iterator[VerificationProgress | Verdict]:
         """Verify one dataset; the last item is the verdict.
 
-        Raises `Unavailable` if the engine cannot be reached, or the disk cannot be used now: that is no verdict.
+        Raises `Unavailable` if the engine cannot be reached, or the disk cannot be used. Then there is no verdict.
         """
         tally, begun = Tally(), time.monotonic()
         since = self._since(target, options, INTEGRITY if options.reads_records else BYTES)
@@ -181,7 +187,7 @@ class Verifier:
     def _replay(
         self, target: Target, options: VerificationOptions, links: list[Link], since: ChainState | None
     ) -> Iterator[VerificationProgress | Problem]:
-        """Replay what has not been replayed; integrity may have been checked further than that."""
+        """Replay the blocks that have not been replayed before; these may be more than those of the integrity check."""
         begin = self._since(target, options, REPLAY)
         if (begin.head if begin else None) != (since.head if since else None):
             links, lost = check_chain(target, since=begin)
@@ -195,18 +201,18 @@ class Verifier:
             yield VerificationProgress(phase=REPLAY, done=done, total=total)
 
     def _remember(self, target: Target, phases: dict[str, Multihash]) -> None:
-        """Store a good verdict; if that fails, the next verification takes longer."""
+        """Store a valid verdict. If that fails, the next verification only takes longer."""
         try:
             self._verified.remember(target.dataset, phases)
         except OdfError as error:
             log.warning("the verdict could not be stored", **target.log_facts, why=str(error))
 
     def _is_remembered(self, target: Target) -> bool:
-        """Return whether verdicts of the target are stored: only verdicts of heads are."""
+        """Return whether verdicts of the target are stored; only those of heads of local datasets are."""
         return target.is_local and target.ref == HEAD
 
     def _holds(self, target: Target, block: Multihash) -> bool:
-        """Return whether the chain still has a block; only blocks above it are read."""
+        """Return whether the chain still has a block. Only the blocks after it are read."""
         head = target.reader.head(target.ref)
         return head is not None and BlockIndex(target.reader.read_block, head).contains(block)
 
@@ -244,7 +250,7 @@ def _log_verdict(target: Target, verdict: Verdict, begun: float) -> None:
 
 
 class OnCommit:
-    """Verifies datasets on commit; several commits of a dataset that are queued become one verification."""
+    """Verifies datasets after commits. Several commits of a dataset in the queue cause only one verification."""
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
@@ -261,10 +267,10 @@ class OnCommit:
         log.debug("verification queued", **target.log_facts, is_queued=is_queued, waiting=waiting)
 
     def run(self, stop: threading.Event) -> None:
-        """Verify until stopped.
+        """Verify queued datasets until `stop` is set.
 
-        A dataset that cannot be verified now is logged and verified again after a growing pause: an engine returns, a
-        full disk is freed. After another error, which is no verdict either, it is verified again on its next commit.
+        If the engine or the disk is unavailable, the dataset is verified again later, with growing pauses. After any
+        other error it is verified again after its next commit. All errors are logged.
         """
         failures = 0
         while not stop.is_set():
@@ -284,7 +290,7 @@ class OnCommit:
                 failures = 0
 
     def _postpone(self, target: Target) -> None:
-        """Queue a dataset behind all others, unless a commit has queued it in the meantime."""
+        """Add a dataset to the end of the queue, unless a commit has added it in the meantime."""
         with self._changed:
             self._waiting.setdefault(target.name, target)
 

@@ -256,8 +256,8 @@ def reset_command(*, dataset: str, block: str, yes: bool, force: bool, output: s
     """Move a dataset's head back to BLOCK, removing all later blocks. Refused if a derivative has read them.
 
     BLOCK is a sequence number, a hash, or at least 8 characters of its beginning or end. Without --yes the command says
-    how many blocks and records it will remove, and asks. With --force it is not
-    refused; `odf pull --reset-derivatives DATASET` then rolls back the derivatives and recomputes them.
+    how many blocks and records it will remove, and asks. With --force it is not refused; `odf pull --reset-derivatives
+    DATASET` then rolls back the derivatives and recomputes them.
 
     \b
     Example:
@@ -283,7 +283,7 @@ def reset_command(*, dataset: str, block: str, yes: bool, force: bool, output: s
 
 
 def _question(dataset: str, removed: Sequence[BlockItem]) -> str:
-    """Return the question whether to remove these blocks, newest first."""
+    """Return the question whether to remove these blocks, given newest first."""
     blocks = [decode_block(item.content).block for item in removed]
     slices = [block.event.new_data for block in blocks if isinstance(block.event, DataEvent)]
     records = sum(data.offset_interval.records for data in slices if data is not None)

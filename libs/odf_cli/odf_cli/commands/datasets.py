@@ -65,7 +65,10 @@ def add_command(*, manifests: tuple[str, ...], recursive: bool, replace: bool, o
 
 
 def _names(request: AddRequest) -> Iterator[str]:
-    """Yield the names of the datasets in manifests; the node says what is wrong with a manifest that has none."""
+    """Yield the dataset names in manifests.
+
+    Manifests without a valid name are left to the node, which reports the error.
+    """
     for manifest in request.manifests:
         with suppress(InvalidInput):
             yield from (snapshot.name for snapshot in snapshots_from_text(manifest.text, manifest.name))
@@ -186,7 +189,7 @@ def _select_datasets(
 def deletable(
     chosen: Iterable[DatasetSummary], summaries: Iterable[DatasetSummary]
 ) -> tuple[DatasetSummary, ...]:
-    """Return the datasets, each once, readers before their inputs; raises `DatasetInUse` if others read one."""
+    """Return the chosen datasets, derivatives before their inputs; raises `DatasetInUse` if others read one."""
     by_id = {dataset.dataset_id: dataset for dataset in chosen}
     readers_left: dict[str, list[str]] = {}
     for other in summaries:

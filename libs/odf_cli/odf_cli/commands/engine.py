@@ -224,7 +224,7 @@ def _upgrade(request: UpgradeEngineRequest, *, is_dry: bool) -> list[UpgradeEngi
 
 
 def _print_upgrades(items: Sequence[UpgradeEngineItem], output: str) -> int:
-    """Print what was done, and why the rest is refused; return the exit code."""
+    """Print the upgrades and the reasons for refusals, and return the exit code."""
     if output == "table":
         rows = [item for item in items if item.outcome != CURRENT]
         if not rows:

@@ -73,9 +73,8 @@ def ingest_command(
 
     Rows that are not records of the source are rejected (see `odf rejected`), unless it has badRecords=stop, is a
     snapshot, or none of the file's rows fits: then the file is refused. Stops at the first refused file, and prints
-    the outcome of each. Ctrl-C cancels the file being committed and
-    waits for the node's answer. A second Ctrl-C exits at once and prints a key: repeat the command with it to find
-    out what was committed.
+    the outcome of each. Ctrl-C cancels the file being committed and waits for the node's answer. A second Ctrl-C exits
+    at once and prints a key: repeat the command with it to find out what was committed.
 
     \b
     Example:
@@ -122,7 +121,7 @@ def ingest_command(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
-    """The outcome of a file: committed, already, refused, cancelled, unknown, not attempted."""
+    """The outcome for a file: committed, already (committed before), refused, cancelled, unknown, or not attempted."""
 
     file: str
     outcome: str
@@ -148,7 +147,7 @@ class _Result:
 
 
 class FileFailed(Refused):
-    """A file was not committed; `text` names it."""
+    """A file was not committed; `text` names the file and the reason."""
 
     error: OdfError
 
@@ -212,14 +211,14 @@ def _outcome(node: Node, header: PushHeader, file: str, run: str) -> _Result:
 
 
 class _Push:
-    """One push: whether the node has it, and whether the user has pressed Ctrl-C."""
+    """A push in progress: whether the node has received it, and whether the user has pressed Ctrl-C."""
 
     def __init__(self) -> None:
         self.is_sent = False
         self.is_interrupted = False
 
     def through(self, node: Node, header: PushHeader, file: str) -> PushReply:
-        """Return the node's answer; raises KeyboardInterrupt if the user does not wait for it."""
+        """Return the node's reply; raises `KeyboardInterrupt` if the user stops waiting for it."""
         with (
             _show_progress(file) as show,
             _stage_file(node, file, show) as name,
@@ -250,7 +249,7 @@ class _Push:
 
 @contextmanager
 def _delay_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C until the block has ended."""
+    """Delay Ctrl-C until the end of the `with` block."""
     pressed: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
     try:
@@ -269,7 +268,7 @@ def _answer(call: grpc.Future, seconds: float | None = None) -> PushReply:  # ty
 
 @keeping_interrupts()
 def _withdrawn(ingest: IngestStub, call: grpc.Future, key: str) -> PushReply:  # type: ignore[type-arg]
-    """Ask repeatedly to cancel a push, which may not have started yet, and return its answer."""
+    """Ask the node to cancel a push, again while it has not begun, and return the node's reply."""
     while True:
         ingest.CancelPush(CancelPushRequest(idempotency_key=key), timeout=clients.COMMAND_TIMEOUT_SECONDS)
         try:
@@ -280,7 +279,7 @@ def _withdrawn(ingest: IngestStub, call: grpc.Future, key: str) -> PushReply:  #
 
 @contextmanager
 def _show_progress(file: str) -> Iterator[Show]:
-    """Show the progress of a large file, or of standard input once it is large, on a terminal."""
+    """Show the progress of a large file on a terminal; of standard input, once it turns out to be large."""
     is_piped = file == "-" and not sys.stdin.isatty()
     size = 0 if file == "-" else Path(file).stat().st_size
     if size < LARGE_FILE_BYTES and not is_piped:
@@ -305,7 +304,7 @@ def _show_progress(file: str) -> Iterator[Show]:
 
 @contextmanager
 def _stage_file(node: Node, file: str, show: Show) -> Iterator[str]:
-    """Copy the batch into the node's staging folder, so that it cannot change while the node reads it."""
+    """Copy a file to the node's staging folder, so that it cannot change while the node reads it."""
     keep_private(node.home)
     with Staging(node.home).holding() as staged:
         for done in staged.write(_chunks(file)):

@@ -179,7 +179,7 @@ def _decode_event(answer: LastEventReply) -> object:
 def _lineage(
     coordinator: CoordinatorStub, ref: str, depth: int, alias: str = ""
 ) -> Iterator[dict[str, object]]:
-    """Yield a row for a dataset and, below it, its inputs; an input that is not on this node has only its id."""
+    """Yield a row for a dataset, and then its inputs recursively; an input that is not on this node has only its id."""
     try:
         with calling("coordinator"):
             answer = _last_event(coordinator, ref, SetTransform)

@@ -1,4 +1,4 @@
-"""Keys of datasets: `odf key export|import` moves one between nodes, `odf prove` uses it; neither needs a node."""
+"""Keys of datasets: `odf key export|import` moves a key between nodes, `odf prove` signs with it. No node must run."""
 
 import os
 from pathlib import Path
@@ -174,7 +174,7 @@ def _check(dataset: str, challenge: str, signature: str, output: str) -> int:
 
 
 def _bytes_of(challenge: str) -> bytes:
-    """Return a challenge as UTF-8; raises `InvalidInput` if it is empty or not valid text."""
+    """Return a challenge in UTF-8; raises `InvalidInput` if it is empty or not valid Unicode."""
     if not challenge:
         raise InvalidInput(text="an empty challenge proves nothing: its proof could be replayed")
     try:

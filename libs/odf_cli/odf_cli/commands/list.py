@@ -60,7 +60,7 @@ def list_command(*, patterns: tuple[str, ...], output: str) -> None:
 
 
 def _filter(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Return whether a name matches one of the patterns; without patterns, all names do."""
+    """Return a function that tests whether a name matches one of the patterns; without patterns, all names match."""
     if not patterns:
         return lambda _: True
     from odf_common.identity.dataset_refs import parse_alias, parse_pattern
@@ -70,7 +70,7 @@ def _filter(patterns: Sequence[str]) -> Callable[[str], bool]:
 
 
 def _live(node: Node) -> Mapping[str, Mapping[str, Any]]:
-    """Return the live view by dataset id; empty, with a remark, if it is unavailable."""
+    """Return the rows of the live view by dataset id; empty, with a remark, if it is unavailable."""
     try:
         return {
             dataset["dataset_id"]: dataset for dataset in clients.live_view(node, LIST_VIEWS_TIMEOUT_SECONDS)

@@ -95,7 +95,7 @@ def new_command(
 def _reply(
     sample: str, form: str, options: Sequence[tuple[str, str]]
 ) -> tuple[SampleReply, list[bytes | None]]:
-    """Return the node's findings in the sample, and the keys of its messages; raises `SampleRefused`."""
+    """Return the findings of the node about the sample, and the keys of its messages; raises `SampleRefused`."""
     node = clients.this_node()
     keep_private(node.home)
     with Staging(node.home).holding() as staged:
@@ -113,13 +113,13 @@ def _reply(
 
 
 class SampleRefused(Refused):
-    """No manifest can be written from a sample; `text` names it."""
+    """A manifest cannot be written from the sample; `text` names the sample and the reason."""
 
     form: str
     error: OdfError
 
     def advice(self) -> str:
-        """Return the next thing to try."""
+        """Return the advice on what to try next."""
         if self.error.advice():
             return self.error.advice()
         if self.form == "csv":
@@ -158,7 +158,10 @@ def _format_of(file: str) -> str:
 
 
 def _content(node: Node, sample: str) -> tuple[list[int], list[bytes | None], Iterator[bytes]]:
-    """Return the number of a topic's messages per partition, their keys, and them as lines; or the bytes of a file."""
+    """Return the content of the sample as lines or bytes.
+
+    For a topic, also the number of messages per partition and the keys of the messages.
+    """
     if not sample.startswith(TOPIC):
         return [], [], _chunks(sample)
     from odf_cli.embedded.node_file import client_settings_for

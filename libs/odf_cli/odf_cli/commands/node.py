@@ -66,13 +66,13 @@ LOG_SUFFIX: Final = ".log"
 
 
 class NoLog(NotFound):
-    """A part has no log in the home."""
+    """The home has no log of a part."""
 
     ADVICE = "`odf up` writes logs to $ODF_HOME/logs; with containers, see `docker compose logs`"
 
 
 def complete_part(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the parts with a log whose names begin like that."""
+    """Return the names of the parts with a log that begin with `incomplete`."""
     return [name for name in _logs() if name.startswith(incomplete)]
 
 
@@ -118,7 +118,7 @@ def _logs() -> Mapping[str, Path]:
 
 
 def _select_logs(parts: Sequence[str]) -> Mapping[str, Path]:
-    """Return the logs of these parts, or of all; raises `NoLog`."""
+    """Return the log files of these parts, by default of all parts; raises `NoLog`."""
     logs = _logs()
     for part in parts:
         if part not in logs:
@@ -130,7 +130,7 @@ def _select_logs(parts: Sequence[str]) -> Mapping[str, Path]:
 
 
 def _last_lines(file: Path, count: int, *, is_raw: bool) -> tuple[Sequence[str], int]:
-    """Return up to `count` lines, and where the last one of them ends."""
+    """Return the last `count` lines of a log at most, and the position of the end of the last one."""
     size = file.stat().st_size
     length = max(count, 1) * READ_BYTES_PER_LINE
     while True:
@@ -142,7 +142,7 @@ def _last_lines(file: Path, count: int, *, is_raw: bool) -> tuple[Sequence[str],
 
 
 def _whole_lines(file: Path, start: int) -> tuple[str, int]:
-    """Return the lines that begin after `start` and have ended, and where the last one of them ends."""
+    """Return the complete lines of a log from the position `start` on, and the position of their end."""
     with file.open("rb") as opened:
         opened.seek(max(0, start - 1))
         if start > 0:

@@ -35,7 +35,7 @@ COLUMNS = ("dataset", "state", "blocks", "records", "error")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The datasets to pull, and the limits of the pull: the arguments and options of the command."""
+    """The arguments and options that select the datasets to pull."""
 
     datasets: tuple[str, ...]
     is_all: bool
@@ -43,12 +43,12 @@ class Selection:
     reset_derivatives: bool
     watermark: Timestamp | None
     alias: str | None
-    """The name of the only copy."""
+    """The local name for the copy, if a single dataset is copied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of copying; see those of the command."""
+    """The options of the command that apply to copies."""
 
     rechecks: bool
     is_forced: bool
@@ -153,7 +153,10 @@ def pull_command(
 
 
 def _pull_selected(node: Node, selection: Selection, options: Options) -> list[dict[str, object]]:
-    """Make copies from URLs, update those that exist, then pull what this node computes; a row for each dataset."""
+    """Copy datasets from URLs, update existing copies, and then pull what this node computes.
+
+    Returns a row per dataset.
+    """
     sources = [name for name in selection.datasets if is_remote(name)]
     names = [name for name in selection.datasets if name not in sources]
     alias, is_all = selection.alias or "", selection.is_all
@@ -185,7 +188,7 @@ def _request(names: Sequence[str], selection: Selection) -> PullRequest:
 
 
 def _require_options(selection: Selection, options: Options) -> None:
-    """Raise `UsageError` unless the options may be combined."""
+    """Raise `UsageError` unless the options can be combined."""
     if not selection.datasets and not selection.is_all and not selection.reset_derivatives:
         raise click.UsageError("give DATASETs, or --all")
     if options.is_forced and selection.is_all:
@@ -199,7 +202,7 @@ def _require_options(selection: Selection, options: Options) -> None:
 
 
 def _print_pulled(rows: list[dict[str, object]], output: str) -> None:
-    """Print a row per dataset; raises `PullFailed` if one of them could not be pulled."""
+    """Print a row per dataset; raises `PullFailed` if a dataset could not be pulled."""
     shown = shorten_rows(rows, "error") if output == "table" else rows
     print_rows(shown, output, columns=COLUMNS)
     failed = [
@@ -251,7 +254,7 @@ def _pull(node: Node, request: PullRequest) -> list[dict[str, object]]:
 
 
 def _remark_omitted(row: Mapping[str, object]) -> None:
-    """Say which records a dataset has left out or waits with, and what to do."""
+    """Print remarks on the records that a dataset has dropped or holds back, with the remedies."""
     if row["late"]:
         remark(
             f"{row['dataset']}: {row['late']} input records were too late for their windows and were dropped; "
@@ -278,7 +281,7 @@ def progress_text(item: PullItem) -> str:
 
 
 class Remarks:
-    """Reports the progress of a pull every `REPORT_INTERVAL_SECONDS` seconds when stderr is not a terminal."""
+    """Prints the progress of a pull on stderr every `REPORT_INTERVAL_SECONDS`, if stderr is not a terminal."""
 
     def __init__(self, *, is_terminal: bool, now: Callable[[], float]) -> None:
         self._is_terminal = is_terminal
@@ -286,7 +289,7 @@ class Remarks:
         self._said = now()
 
     def show(self, item: PullItem) -> None:
-        """Report the item, unless the last report is younger than `REPORT_INTERVAL_SECONDS`."""
+        """Print the progress, unless it was printed within the last `REPORT_INTERVAL_SECONDS`."""
         if item.stage and not self._is_terminal and self._now() - self._said >= REPORT_INTERVAL_SECONDS:
             self._said = self._now()
             remark(progress_text(item))
@@ -295,7 +298,7 @@ class Remarks:
 def _refresh(
     node: Node, names: Sequence[str], *, recursive: bool, options: Options
 ) -> dict[str, dict[str, object]]:
-    """Pull copies from where they were copied, each even if another one fails; rows by lower-case name."""
+    """Pull copies from their sources, and continue if one fails; returns the rows by lower-case name."""
     try:
         with clients.sync(node, timeout=0) as sync:
             request = ListAliasesRequest(refs=names, recursive=recursive)
@@ -316,14 +319,14 @@ def _refresh(
 
 
 def _to_rebuild(copies: Sequence[dict[str, object]]) -> list[str]:
-    """Return the names of copies whose data their source does not have: this node computes it."""
+    """Return the names of the copies with data that their source does not have, so that this node must compute it."""
     return [str(row["dataset"]) for row in copies if row.get("missingFiles")]
 
 
 def _without_copies(
     pulled: Sequence[dict[str, object]], copies: Mapping[str, dict[str, object]]
 ) -> list[dict[str, object]]:
-    """Return the rows of other datasets than copies; what became of rebuilding a copy is put into its own row."""
+    """Return the rows of datasets that are not copies; the outcome of rebuilding a copy is added to the copy's row."""
     rows = []
     for row in pulled:
         copy = copies.get(str(row["dataset"]).lower())
@@ -335,7 +338,7 @@ def _without_copies(
 
 
 def _remark_missing(row: Mapping[str, object]) -> None:
-    """Say how to get the data of a copy that its source does not have."""
+    """Print a remark on how to get the data of a copy that its source does not have."""
     if not row.get("missingFiles"):
         return
     name, inputs = row["dataset"], cast("list[str]", row["missingInputs"])
@@ -379,7 +382,7 @@ def _copy(node: Node, url: str, alias: str, options: Options) -> dict[str, objec
 
 
 def _plain_credentials(node: Node, alias: str) -> str | None:
-    """Return the credentials in plain text in a copy's chain; None if there are none, or if that is unknown."""
+    """Return the plain-text credentials in the chain of a copy; None if there are none, or if that is unknown."""
     from odf_common.codec.flatbuffers import decode_event
     from odf_common.dataset.plain_credentials import credentials_in, places_of
 

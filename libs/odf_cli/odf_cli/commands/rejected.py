@@ -38,7 +38,7 @@ FORM: Final = re.compile(
 
 
 def location_in(text: str) -> RejectedLocation:
-    """Read `[SOURCE/]PARTITION/OFFSET` or `[SOURCE/]row/NUMBER`; raises `InvalidInput`."""
+    """Return the location in `[SOURCE/]PARTITION/OFFSET` or `[SOURCE/]row/NUMBER`; raises `InvalidInput`."""
     match = FORM.fullmatch(text)
     if match is None:
         raise InvalidInput(
@@ -221,7 +221,7 @@ def _settle(
 
 
 def _why_unread(dataset: str) -> str:
-    """Return an empty string once the dataset's topics are read to their ends, else why they are not."""
+    """Return the reason why the dataset's topics are not read to their ends yet, empty if they are."""
     try:
         with clients.ingest() as ingest:
             for _ in ingest.Drain(DrainRequest(ref=dataset), timeout=READ_AGAIN_TIMEOUT_SECONDS):
@@ -232,13 +232,13 @@ def _why_unread(dataset: str) -> str:
 
 
 def _open(dataset: str) -> int:
-    """Return the number of messages that await a decision."""
+    """Return the number of rejected messages that await a decision."""
     parts = _stream_rejected(RejectedRequest(ref=dataset, limit=1))
     return next((part.counts.open for part in parts if part.HasField("counts")), 0)
 
 
 def _one_line(row: Mapping[str, object]) -> str:
-    """Return the value of a message for a table; a binary one by its size, since it would fill the screen."""
+    """Return the value of a message on one line; of a binary value, only its size."""
     text = str(row["value"])
     return f"(binary, {row['size']} bytes)" if "\0" in text or "\ufffd" in text else text
 

@@ -147,7 +147,7 @@ def search_command(*, words: tuple[str, ...], repositories: tuple[str, ...], out
 
 
 def repository_lines(repositories: Iterable[SearchedRepository]) -> list[str]:
-    """Return one line per repository: its number of datasets, or the reason for which it was not searched."""
+    """Return one line per repository: its number of datasets, or the reason why it could not be searched."""
     return [_repository_line(repository) for repository in repositories]
 
 

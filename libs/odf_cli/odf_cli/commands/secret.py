@@ -88,7 +88,10 @@ def rotate(*, drop_former: bool, output: str) -> None:
 
 
 def _secret() -> str:
-    """Return the secret; raises `InvalidInput` without a part of it."""
+    """Return the secret from standard input; raises `InvalidInput` if it is empty or not UTF-8.
+
+    On a terminal the secret is typed without echo.
+    """
     if sys.stdin.isatty():
         return enter_secret(None, "Secret", is_new=True)
     content = read_limited(STDIN, MAX_SECRET_BYTES)
@@ -102,7 +105,7 @@ def _secret() -> str:
 
 
 def _keys_url(url: str | None) -> str:
-    """Return the URL of the keys of a node; raises `InvalidInput` for one that others could answer."""
+    """Return the URL of a node's public keys; raises `InvalidInput` for a connection that others could intercept."""
     if url is None:
         served = clients.this_node().http
         if served is None:

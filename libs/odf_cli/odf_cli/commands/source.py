@@ -77,7 +77,7 @@ def show(*, dataset: str, source: str, output: str) -> None:
 
 
 def _with_outage(reply: SourcesReply) -> SourcesReply:
-    """Return the sources. If one waits for Kafka since an unknown time, its `since` is the begin of Kafka's outage."""
+    """Return the sources; if a source waits for Kafka since an unknown time, `since` is the start of Kafka's outage."""
     times = [one.since for one in read_outages(load().home) if one.part == "kafka"]
     for one in reply.sources:
         if times and one.state == "retrying" and not one.since:
@@ -86,7 +86,7 @@ def _with_outage(reply: SourcesReply) -> SourcesReply:
 
 
 def _with_problem(reply: SourcesReply, dataset: str) -> SourcesReply:
-    """Return the sources; those without a problem of their own have that of the dataset, if the coordinator answers."""
+    """Return the sources; those without a problem get the problem of their dataset, if the coordinator answers."""
     with suppress(OdfError), clients.coordinator(timeout=0) as coordinator:
         summary = coordinator.Describe(DescribeRequest(ref=dataset), timeout=clients.HEALTH_TIMEOUT_SECONDS)
         for one in reply.sources:
@@ -159,7 +159,7 @@ def skip(*, dataset: str, source: str, output: str) -> None:
 
 
 def _complete_setting(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the settings of the dataset's sources whose keys begin like that, with their values."""
+    """Return the settings of the dataset's sources whose keys begin with `incomplete`, with their values."""
     request = SourceRequest(ref=context.params.get("dataset") or "")
     try:
         with clients.ingest(timeout=0) as ingest:
@@ -223,7 +223,7 @@ def _ask(key: str) -> str:
 
 
 def _await_reopened(ingest: IngestStub, dataset: str, source: str) -> SourcesReply:
-    """Return the state of a source once it is open again, or after `REOPEN_TIMEOUT_SECONDS` seconds."""
+    """Return the state of a source once it is reading again, or its latest state after `REOPEN_TIMEOUT_SECONDS`."""
     deadline = time.monotonic() + REOPEN_TIMEOUT_SECONDS
     while True:
         reply: SourcesReply = ingest.ShowSources(

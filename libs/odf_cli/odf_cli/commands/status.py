@@ -83,7 +83,7 @@ def status_command(*, names: tuple[str, ...], output: str) -> None:
 
 
 def disk_problems(home: Path) -> list[dict[str, object]]:
-    """Return the problem that the disk of the node's home is full, which explains most others."""
+    """Return the problem that the disk of the home is full, if it is; this explains most other problems."""
     try:
         disk = os.statvfs(home)
     except OSError:  # the parts report what they cannot read
@@ -105,9 +105,9 @@ def disk_problems(home: Path) -> list[dict[str, object]]:
 
 
 def part_problems(node: Node, silent: Mapping[str, OdfError]) -> list[dict[str, object]]:
-    """Return the parts that are not ready, since when, and the end and path of their logs.
+    """Return a problem for each part that is not ready, with the time, the end of its log and the log's path.
 
-    `silent`: parts that did not answer, and why. One may be ready for its supervisor and still not answer.
+    `silent` are the parts that did not answer, and why; the supervisor may report such a part as ready.
     """
     rows: list[dict[str, object]] = []
     for part in (*node.services, *node.parts):
@@ -136,7 +136,10 @@ def part_problems(node: Node, silent: Mapping[str, OdfError]) -> list[dict[str, 
 
 
 def dataset_problems(datasets: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:
-    """Return the datasets that are stalled, have rejected messages or show credentials, since when, and what to do."""
+    """Return the problems of datasets: stalls, rejected messages, and credentials in the chain.
+
+    With times and remedies.
+    """
     rows: list[dict[str, object]] = []
     for dataset in datasets:
         if dataset["problem"]:
@@ -165,7 +168,7 @@ def dataset_problems(datasets: Iterable[Mapping[str, Any]]) -> list[dict[str, ob
 
 
 def _print_problems(problems: Iterable[Mapping[str, object]]) -> None:
-    """Print each problem in a few lines: the part or dataset, since when, what, and what to do."""
+    """Print each problem in a few lines: the part or dataset, the time, the reason and the remedy."""
     for problem in problems:
         since = f", since {problem['since']}" if problem["since"] else ""
         heading(str(problem["of"]), "red", since)
@@ -246,7 +249,7 @@ def _table_row(row: dict[str, Any]) -> dict[str, object]:
 
 
 def _datasets(node: Node) -> list[dict[str, Any]]:
-    """Return the datasets of the views; empty while those cannot be reached."""
+    """Return the rows of the live view; empty if it cannot be reached."""
     try:
         return clients.live_view(node, VIEWS_TIMEOUT_SECONDS)
     except Unavailable:
@@ -254,7 +257,7 @@ def _datasets(node: Node) -> list[dict[str, Any]]:
 
 
 def _summaries(node: Node, on_silence: clients.OnSilence) -> list[DatasetSummary]:
-    """Return the datasets of the coordinator; empty while it cannot be reached."""
+    """Return the coordinator's summaries of all datasets; empty if it cannot be reached."""
     try:
         clients.require_health(node, "coordinator")
         with clients.coordinator(node, timeout=0) as coordinator:
@@ -267,7 +270,7 @@ def _summaries(node: Node, on_silence: clients.OnSilence) -> list[DatasetSummary
 def with_standing(
     views: Iterable[dict[str, Any]], summaries: Iterable[DatasetSummary]
 ) -> list[dict[str, Any]]:
-    """Return the views' datasets with the coordinator's facts, such as problem, late and exposed; None if unknown."""
+    """Return the rows of the live view with the coordinator's fields, such as problem and late; None if unknown."""
     unknown = {"late": None, "dropped": None, "problem": None, "since": None, "remedy": None}
     rows = {
         str(row["dataset_id"]): {**row, "records": record_count(row["last_offset"]), **unknown}
@@ -290,7 +293,7 @@ def with_standing(
 
 
 def with_poll(row: Mapping[str, Any], polls: Mapping[str, PollsReply.Poll]) -> dict[str, Any]:
-    """Return a dataset with its schedule: seconds between polls, what the source does, the last and the next poll."""
+    """Return a dataset's row with its poll schedule: the interval in seconds, the state, the last and the next poll."""
     scheduled = polls.get(str(row["dataset_id"]))
     if scheduled is None:
         return dict(row)
@@ -304,7 +307,7 @@ def with_poll(row: Mapping[str, Any], polls: Mapping[str, PollsReply.Poll]) -> d
 
 
 def _poll(poll: Mapping[str, Any] | None) -> str | None:
-    """Return a schedule of polls for the table."""
+    """Return a poll schedule as text for the table."""
     if poll is None:
         return None
     if poll["state"] == "polling":

@@ -30,7 +30,7 @@ STOP_TIMEOUT_SECONDS: Final = 40.0  # for a supervisor to stop its parts
 
 
 class UpFailed(Refused):
-    """The node did not start; `text` is the supervisor's message."""
+    """The node did not start; `text` is the message of its supervisor."""
 
 
 @click.command("up", short_help="Start the node.")
@@ -80,7 +80,7 @@ def up_command(
 
 
 class _StartReport:
-    """Reports each part once when it is ready, then at intervals the missing ones, and finally all addresses."""
+    """Reports each part when it is ready, in between the parts that are not, and finally all addresses."""
 
     def __init__(self, logs: Path, when_ready: Callable[[Node], None]) -> None:
         self._logs = logs
@@ -108,7 +108,7 @@ class _StartReport:
             self._report_waiting([part for part in parts if part.name not in self._ready])
 
     def _report_waiting(self, parts: Sequence[Part]) -> None:
-        """Report the parts that are not ready, later with the last log line of each."""
+        """Report the parts that are not ready yet; later reports have the last log line of each."""
         remark(f"  waiting for {', '.join(part.name for part in parts)}")
         if self._reported_at - self._started_at < SHOW_LOG_AFTER_SECONDS:
             return
@@ -147,7 +147,7 @@ def _start_detached(settings: Settings, start: Start, report: _StartReport) -> N
 
 
 def _await_ready(home: Path, report: _StartReport, is_running: Callable[[], bool]) -> None:
-    """Return once the node is ready, or `is_running` returns False."""
+    """Wait until the node is ready, or until `is_running` returns False."""
     while not report.is_complete:
         node = _find_running_node(home)
         if node is not None:

@@ -1,1 +1,1 @@
-"""The embedded node behind `odf up`: starts Kafka, Redis and the services, restarts them, and leaves no process."""
+"""The embedded node of `odf up`: starts Kafka, Redis and the services, restarts them, and stops them all."""

@@ -1,4 +1,4 @@
-"""The supervisor as a separate process, started by `odf up --detach` with the arguments of a `Start`."""
+"""The supervisor as a process of its own, which `odf up --detach` starts with the arguments of a `Start`."""
 
 import sys
 
@@ -13,7 +13,7 @@ with lean_imports("pandas", "rich"):
 
 
 def main() -> int:
-    """Run the node until SIGTERM; returns the exit code."""
+    """Run the node until SIGTERM, and return the exit code."""
     configure_command()
     try:
         supervise(load(), Start.parse(sys.argv[1:]), lambda _: None)

@@ -1,4 +1,4 @@
-"""Checks before a node starts: the home is writable, addresses are free, Kafka and Redis answer."""
+"""Checks before a node starts: the home is writable, addresses are free, Kafka, Redis and the bucket answer."""
 
 import contextlib
 import errno
@@ -57,7 +57,7 @@ class NotReachable(Unavailable):
 
 
 class StoreChanged(InvalidInput):
-    """ODF_STORE names another store than the one that has the datasets of this home."""
+    """ODF_STORE does not name the store that contains the datasets of this home."""
 
     MESSAGE = "the datasets of this home are in {used}, and ODF_STORE names {configured}"
 
@@ -65,14 +65,14 @@ class StoreChanged(InvalidInput):
     configured: str
 
     def advice(self) -> str:
-        """Return the two possible fixes."""
+        """Return the advice with both possible fixes."""
         return (
             f"set ODF_STORE as before, or copy all objects to the new place and then remove $ODF_HOME/{STORE}"
         )
 
 
 def require_home(home: Path) -> None:
-    """Raise `HomeUnusable` unless files can be created in the home; a missing home is created for its owner only."""
+    """Raise `HomeUnusable` unless files can be created in the home. A missing home is created, for its owner only."""
     probe = home / f".writable-{uuid.uuid4().hex}"
     try:
         # Data that is private on the node is so for users of its machine, too.
@@ -87,7 +87,7 @@ def require_home(home: Path) -> None:
 
 
 def require_free(addresses: Mapping[str, str]) -> None:
-    """Raise `AddressTaken` unless a server can listen on each address; the keys are the settings' variables."""
+    """Raise `AddressTaken` unless a server can listen on each address; the keys are the variables of the settings."""
     for variable, address in addresses.items():
         try:
             family, kind, protocol, _, sockaddr = socket.getaddrinfo(
@@ -107,9 +107,9 @@ def require_free(addresses: Mapping[str, str]) -> None:
 
 
 def require_kafka(settings: Settings, *, is_taking_over: bool = False) -> None:
-    """Raise `NotReachable` unless Kafka answers, `TopicsTaken` or `HomeCopied` unless its topics are this node's.
+    """Raise `NotReachable` unless Kafka answers.
 
-    Takes about ten seconds at most.
+    Raises `TopicsTaken` or `HomeCopied` unless its topics belong to this node. Takes at most about ten seconds.
     """
     address = settings.required("kafka")
     require_connected("Kafka", "ODF_KAFKA", address, address.split(","))
@@ -134,7 +134,7 @@ def require_kafka(settings: Settings, *, is_taking_over: bool = False) -> None:
 
 
 def require_redis(settings: Settings) -> None:
-    """Raise `NotReachable` unless Redis answers; a Unix socket is only tried by its answer."""
+    """Raise `NotReachable` unless Redis answers."""
     address = settings.required("redis")
     shown = without_password(address)
     if "://" not in address:
@@ -154,9 +154,9 @@ def require_redis(settings: Settings) -> None:
 
 
 def require_store(settings: Settings) -> None:
-    """Raise `StoreChanged` unless the home's datasets are in the configured store; remember which it is.
+    """Raise `StoreChanged` unless the home's datasets are in the configured store, which is recorded in the home.
 
-    Raises `StorageUnavailable` unless a bucket can be read and written.
+    Raises `StorageUnavailable` unless a configured bucket can be read and written.
     """
     used, file = HOME_STORE, settings.home / STORE
     with contextlib.suppress(FileNotFoundError):
@@ -189,6 +189,6 @@ def require_connected(what: str, variable: str, shown: str, addresses: list[str]
 
 
 def split(address: str) -> tuple[str, int]:
-    """Return host and port of `host:port`; an IPv6 address is in brackets."""
+    """Return the host and port of `host:port`, in which an IPv6 address is in brackets."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)

@@ -1,6 +1,7 @@
-"""Credentials of the embedded Kafka and Redis: settings of the node's clients, and files with settings for others.
+"""Credentials of the embedded Kafka and Redis: settings of the node's own clients, and property files for others.
 
-All users of the machine reach the two servers; only the node's user reads the secrets, in `$ODF_HOME/secrets`.
+All users of the machine can connect to the two servers, but only the node's user can read the secrets, which are in
+`$ODF_HOME/secrets`.
 """
 
 from dataclasses import replace
@@ -27,7 +28,7 @@ sasl.jaas.config={login} username="{user}" password="{password}";
 
 
 def with_kafka(settings: Settings, address: str) -> Settings:
-    """Return the settings with which the node's own clients connect to the embedded Kafka."""
+    """Return the settings for the node's own clients of the embedded Kafka."""
     return replace(
         settings,
         kafka=address,
@@ -39,17 +40,17 @@ def with_kafka(settings: Settings, address: str) -> Settings:
 
 
 def with_redis(settings: Settings, address: str) -> Settings:
-    """Return the settings with which the node's own clients connect to the embedded Redis."""
+    """Return the settings for the node's own clients of the embedded Redis."""
     return replace(settings, redis=address, redis_password_file=secret_file(settings.home, REDIS_SECRET))
 
 
 def client_properties(home: Path, user: str) -> Path:
-    """Return the path of this user's settings for Kafka clients; the file need not exist."""
+    """Return the path of the property file for clients with this user; it may not exist."""
     return secret_file(home, f"{KAFKA_SECRETS[user]}.properties")
 
 
 def client_settings(address: str, user: str, password: str) -> str:
-    """Return the settings of a user's clients, as Kafka's tools read them."""
+    """Return the content of a property file for clients with this user, as Kafka's tools read it."""
     return _CLIENT_PROPERTIES.format(
         address=address, mechanism=MECHANISM, user=user, password=password, login=LOGIN
     )

@@ -1,4 +1,4 @@
-"""Checks of this machine, with the remedy for each that fails: each check on its own, none raises."""
+"""Checks of this machine and the node, with a remedy for each failure. The checks are independent, and none raises."""
 
 import os
 import re
@@ -50,7 +50,7 @@ PACKAGES: Final = ("odf-common", "pyspark", "pyarrow", "confluent-kafka", "grpci
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The finding of a check: `state` is ok, warning or failed; `remedy` is empty if it is ok."""
+    """The result of a check: `state` is ok, warning or failed; `remedy` is empty if it is ok."""
 
     check: str
     state: str
@@ -67,16 +67,16 @@ class Silent(Unavailable):
     remedy: str
 
     def __str__(self) -> str:
-        """Return the reason."""
+        """Return a sentence with the reason."""
         return f"it does not answer: {self.why}"
 
     def advice(self) -> str:
-        """Return the remedy of the part."""
+        """Return the remedy for the part."""
         return self.remedy
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Iterate over the findings of all checks, as they are made; takes some seconds."""
+    """Yield the findings of all checks as soon as each is known; takes some seconds."""
     node = _find_running_node(settings)
     for check in CHECKS:
         try:
@@ -90,7 +90,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
 
 
 def _find_running_node(settings: Settings) -> Node | None:
-    """Return the running node; None if there is none, or no service answers at the configured addresses."""
+    """Return the running node; None if there is none or if no service answers at the configured addresses."""
     try:
         node = located_node(settings)
     except NoNode:
@@ -236,7 +236,10 @@ def _open_files(settings: Settings, node: Node | None) -> Iterator[Finding]:
 
 
 def _clock(settings: Settings, node: Node | None) -> Iterator[Finding]:
-    """Compare the clock with the newest head: system time never goes back, so commits would get times in the future."""
+    """Compare the clock with the newest commit.
+
+    System time never goes back, so if the clock was set back, new commits get times in the future.
+    """
     del node
     heads = (settings.home / "datasets").glob("*/refs/head")
     newest = max((file.stat().st_mtime for file in heads), default=0.0)
@@ -280,7 +283,7 @@ def _redis(settings: Settings, node: Node | None) -> Iterator[Finding]:
 
 @contextmanager
 def _require_answer(name: str, node: Node | None) -> Iterator[None]:
-    """Raise `Silent` instead of an `Unavailable` that has no advice, or whose advice is not for a supervisor's part."""
+    """Replace an `Unavailable` by `Silent`, with the remedy for the part, unless it already has suitable advice."""
     try:
         yield
     except Unavailable as error:

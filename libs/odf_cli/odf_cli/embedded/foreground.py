@@ -1,7 +1,7 @@
 """Runs one service of a running node in the foreground: `python -m odf_cli.embedded.foreground SERVICE [--debug]`.
 
-Its supervised process is stopped and not restarted for as long as this one runs. It gets the same environment, and the
-terminal: breakpoints work.
+Its supervised process is stopped, and not restarted while this one runs. The service gets the same environment and the
+terminal, so breakpoints work.
 """
 
 import os
@@ -29,7 +29,7 @@ USAGE: Final = "usage: python -m odf_cli.embedded.foreground SERVICE [--debug]"
 
 
 class AlreadyInForeground(Conflict):
-    """Another terminal runs the service."""
+    """The service is already running in the foreground of another terminal."""
 
     MESSAGE = "{service} already runs in the foreground of another terminal"
 
@@ -37,10 +37,10 @@ class AlreadyInForeground(Conflict):
 
 
 def run(name: str, *, is_debugged: bool = False) -> int:
-    """Run a service until it exits; returns its exit code. Ctrl-C stops it.
+    """Run a service until it exits, and return its exit code. Ctrl-C stops it.
 
-    Raises `NoNode` without a running node, `InvalidInput` for a service that it does not run, and `Conflict` if it runs
-    in the foreground already.
+    Raises `NoNode` if no node is running, `InvalidInput` for a service that the node does not run, and `Conflict` if
+    the service is already running in the foreground.
     """
     node = read_node(load().home)
     pid = _pid_of(node, name)
@@ -79,7 +79,7 @@ def _environment_of(pid: int) -> Mapping[str, str]:
 
 
 def _levels() -> Mapping[str, str]:
-    """Return the settings that the caller may change for this one process."""
+    """Return the environment variables that are taken from the caller instead of the supervised process."""
     own = child_environment()
     return {name: own[name] for name in ("ODF_LOG_LEVEL", "TERM", "PYTHONBREAKPOINT") if name in own}
 
@@ -95,7 +95,7 @@ def _stop(name: str, pid: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the service that the arguments name."""
+    """Run the service that the arguments name, and return the exit code."""
     configure_command()
     names = [word for word in arguments if not word.startswith("-")]
     if len(names) != 1 or set(arguments) - {*names, "--debug"}:

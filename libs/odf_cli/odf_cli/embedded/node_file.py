@@ -1,4 +1,4 @@
-"""The addresses of a running node: `node.json` in its home, written by the supervisor, read by all others."""
+"""`node.json` in the home: addresses and processes of the running node. Its supervisor writes it, commands read it."""
 
 import json
 import os
@@ -24,17 +24,17 @@ class NoNode(Unavailable):
     MESSAGE = "no node is running for {what}"
 
     def advice(self) -> str:
-        """Return the command that starts one."""
+        """Return the advice to start a node."""
         return ADVICE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One process of the node.
+    """One process of the node, or a server that it uses.
 
-    `state` is starting, ready, unresponsive (it runs but does not answer), failed (the operating system refuses to
-    start it), restarting, foreground or stopped; where no supervisor runs it, ready or unreachable. In what
-    `located_node` returns also unreachable (services cannot reach it) and degraded (it cannot reach what it needs).
+    A supervisor reports the states starting, ready, unresponsive (running, but does not answer), failed (the operating
+    system refuses to start it), restarting, foreground and stopped. `located_node` adds unreachable (services cannot
+    reach it) and degraded (it cannot reach what it needs). Without a supervisor, a part is ready or unreachable.
     """
 
     name: str
@@ -42,21 +42,21 @@ class Part:
     state: str
     since: str | None = None
     problem: str | None = None
-    """The reason of this state, if the supervisor knows it."""
+    """The reason for the state, if known."""
     remedy: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node: addresses are `host:port`, `http` and `views` are URLs; absent parts are None."""
+    """A node: addresses are `host:port`, but `http` and `views` are URLs; None if the node does not have the part."""
 
     home: Path
     pid: int
     kafka: str | None = None
     kafka_sasl: str | None = None
-    """The embedded Kafka's address for clients with credentials; `kafka` too, if all clients need some."""
+    """The address of the embedded Kafka for clients with credentials; equal to `kafka` if all clients need some."""
     kafka_client_file: str | None = None
-    """The settings of producers with credentials, as Kafka's `client.properties`."""
+    """The property file for producers with credentials, such as Kafka's `client.properties`."""
     redis: str | None = None
     engine: str | None = None
     http: str | None = None
@@ -67,18 +67,21 @@ class Node:
     parts: tuple[Part, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object."""
+        """Return the node as a JSON object."""
         return {**asdict(self), "home": str(self.home)}
 
     def addresses(self) -> dict[str, object]:
-        """Return the home and the addresses for people; for Kafka also the file of settings, if all clients need it."""
+        """Return the home and the addresses to show to users.
+
+        With Kafka's property file if all clients need credentials.
+        """
         shown = {"home": str(self.home), "kafka": self.kafka}
         if self.kafka is not None and self.kafka == self.kafka_sasl:
             shown["kafka client"] = self.kafka_client_file
         return {**shown, "redis": self.redis, "engine": self.engine, "http": self.http, "views": self.views}
 
     def log(self, part: str) -> Path:
-        """Return the file in which the supervisor keeps the log of a part."""
+        """Return the log file of a part, which the supervisor writes."""
         return self.home / "logs" / f"{part}.log"
 
     def address(self, service: str) -> str:
@@ -90,7 +93,7 @@ class Node:
 
 
 def read_node(home: Path) -> Node:
-    """Return the running node of a home; raises `NoNode` if there is none, `HomeOfAnotherUser` if it is not ours."""
+    """Return the running node of a home; raises `NoNode`, or `HomeOfAnotherUser` if the home is not readable."""
     try:
         raw = json.loads((home / FILE).read_bytes())
     except PermissionError as error:
@@ -104,9 +107,10 @@ def read_node(home: Path) -> Node:
 
 
 def find_node(settings: Settings) -> Node:
-    """Return the addresses of a node: from the settings, else from the running node of the home.
+    """Return a node with addresses from the settings, or else from the running node of the home; raises `NoNode`.
 
-    On several machines there is no `node.json`; then the settings must contain every address that is used.
+    If a node runs on several machines, there is no `node.json`: the settings must then have all addresses that are
+    used.
     """
     configured = {
         name: address
@@ -135,7 +139,7 @@ def find_node(settings: Settings) -> Node:
 
 
 def client_settings_for(settings: Settings, node: Node) -> Settings:
-    """Return the settings with the Kafka and Redis that the running node uses, configured or embedded."""
+    """Return settings with the addresses and credentials of the Kafka and Redis that the running node uses."""
     if settings.kafka is None:
         sasl = node.kafka_sasl
         settings = replace(settings, kafka=node.kafka) if sasl is None else with_kafka(settings, sasl)
@@ -146,14 +150,14 @@ def client_settings_for(settings: Settings, node: Node) -> Settings:
 
 
 def write_node(node: Node) -> None:
-    """Replace `node.json` atomically: readers see the old file or the new one."""
+    """Replace `node.json` atomically: readers see either the old or the new file."""
     temporary = node.home / f".{FILE}.{os.getpid()}"
     temporary.write_text(json.dumps(node.to_json(), indent=2) + "\n")
     temporary.replace(node.home / FILE)
 
 
 def forget_node(home: Path) -> None:
-    """Remove `node.json`."""
+    """Delete `node.json`."""
     (home / FILE).unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""Orphaned processes of a killed supervisor: usually none, unless the machine was very busy."""
+"""Processes and files that a killed supervisor has left; usually none, as its parts are killed with it."""
 
 import contextlib
 import os
@@ -15,13 +15,13 @@ EXIT_TIMEOUT_SECONDS: Final = 5.0
 
 
 def sweep(home: Path) -> None:
-    """Remove unfinished files of killed parts; no process may be running in `home`."""
+    """Delete the unfinished files of killed parts; no process may be running in `home`."""
     for name in ("scratch", "staging"):
         shutil.rmtree(home / name, ignore_errors=True)
 
 
 def end_leftovers(home: Path) -> None:
-    """Kill all orphaned processes of this home's node; none is left on return."""
+    """Kill all processes that an earlier node of this home has left, and wait until they are gone."""
     pids = tuple(leftovers(home))
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -32,9 +32,9 @@ def end_leftovers(home: Path) -> None:
 
 
 def leftovers(home: Path) -> Iterator[int]:
-    """Iterate over the pids of this home's parts and of their child processes.
+    """Yield the pids of this home's parts and of their child processes, except of this process.
 
-    They are identified by environment variables that only the supervisor sets.
+    They are recognized by environment variables that only the supervisor sets.
     """
     mark = f"ODF_HOME={home}".encode()
     for folder in Path("/proc").glob("[0-9]*"):

@@ -1,4 +1,4 @@
-"""The states of the services and parts of a node, as a command sees them."""
+"""The states of a node's services and other parts, as a command reports them."""
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,11 +24,11 @@ SILENT: Final = "it does not answer; its process may be busy, hang or be stopped
 
 
 def located_node(settings: Settings) -> Node:
-    """Return the supervisor's node of the home, else the services at configured addresses; raises `NoNode`.
+    """Return the running node of the home with its current states, or the services at the configured addresses.
 
-    The supervisor asks its parts seldom, so its ready services are asked here, too. The states of others, and of their
-    Kafka, Redis and bucket, are `ready` and `unreachable`. A part that answers here, but not one of the services, is
-    `unreachable` too; a service that is ready without what it needs `degraded`.
+    The supervisor checks its parts rarely, so services that it reports as ready are checked here again. Services
+    without a supervisor, and their Kafka, Redis and bucket, are ready or unreachable. A part that does not answer the
+    services is unreachable, too. A ready service that cannot reach what it needs is degraded. Raises `NoNode`.
     """
     node = find_node(settings)
     if not node.services and not node.parts:
@@ -41,7 +41,7 @@ def located_node(settings: Settings) -> Node:
 
 
 def as_they_answer(node: Node, settings: Settings) -> Node:
-    """Return a supervisor's node with its parts as they are now: `node.json` may be older, as on a full disk."""
+    """Return the node with its parts checked now, because `node.json` may be outdated, for example on a full disk."""
     asked = [part for part in (*node.services, *node.parts) if part.pid is not None]
     with ThreadPoolExecutor(len(asked) or 1) as pool:
         found = pool.map(partial(_as_it_answers, node=node, settings=settings), asked)
@@ -69,14 +69,14 @@ def _as_it_answers(part: Part, *, node: Node, settings: Settings) -> Part:
 
 
 def remedy_of(part: Part, log: Path) -> str:
-    """Return the remedy for a part that does not answer; only a supervisor's part has a process to end."""
+    """Return the remedy for a part that does not answer; only parts of a supervisor have a process to kill."""
     if part.pid is None:
         return RECONNECTS
     return f"if it does not recover, `kill -9 {part.pid}`: the node restarts it; its log is {log}"
 
 
 def with_outages(node: Node, outages: Sequence[Outage]) -> Node:
-    """Return the node with what its services cannot reach."""
+    """Return the node with the outages that its services report."""
     known = {part.name for part in (*node.services, *node.parts)}
     unlisted = tuple(
         Part(name=name, pid=None, state="ready")
@@ -91,7 +91,7 @@ def with_outages(node: Node, outages: Sequence[Outage]) -> Node:
 
 
 def _with_outages(part: Part, outages: Sequence[Outage], node: Node) -> Part:
-    """Return a part as the services see it; what is not ready anyway stays as it is, with since when."""
+    """Return a part with the outages that concern it; the state of a part that is not ready is kept."""
     silent = [one for one in outages if one.part == part.name]
     if silent:
         since = min(one.since for one in silent)
@@ -130,7 +130,7 @@ def _probe_services(settings: Settings) -> tuple[Part, ...]:
 
 
 def _configured_parts(settings: Settings) -> tuple[Part, ...]:
-    """Return Kafka, Redis and the bucket, as they answer this process."""
+    """Return Kafka, Redis and the bucket, and whether they answer this process."""
     checks = checks_of(settings, ())
     with ThreadPoolExecutor(len(checks) or 1) as pool:
         return tuple(pool.map(_check_part, checks, checks.values()))

@@ -1,4 +1,4 @@
-"""The parts of a node: the installed services, their addresses, their environment."""
+"""Plans the processes of a node: the installed services, their addresses and their environment."""
 
 import asyncio
 import shutil
@@ -49,7 +49,7 @@ Allocate = Callable[[Iterable[str]], Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The parts to run, and the node they will be."""
+    """The processes to run, and the description of the node that they form."""
 
     node: Node
     parts: tuple[PartSpec, ...]
@@ -63,10 +63,10 @@ def make_plan(
     pid: int,
     may_change_ports: bool = False,
 ) -> Plan:
-    """Return the parts to run for these services (empty: all installed), with ports where no address is configured.
+    """Return the plan for these services, by default all installed ones; missing addresses get free ports.
 
     Kafka and Redis are included unless their addresses are configured. Raises `InvalidInput` for an unknown service,
-    `PortTaken` and `AddressTaken` if one could not listen, `Unprotected` if one would be open without TLS.
+    `PortTaken` and `AddressTaken` if a part could not listen, and `Unprotected` if a part would be open without TLS.
     """
     modules = _modules(services)
     addresses = configured_addresses(settings, modules)
@@ -102,7 +102,7 @@ def make_plan(
 
 
 def installed_services() -> Mapping[str, str]:
-    """Return the installed services in display order, and the module of each."""
+    """Return the modules of the installed services by name, in display order."""
     modules = {
         point.name: point.module.partition(".")[0]
         for point in entry_points(group=GROUP)
@@ -126,7 +126,7 @@ def _modules(services: Sequence[str]) -> Mapping[str, str]:
 
 
 def configured_addresses(settings: Settings, modules: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the configured listen addresses of these services, by variable."""
+    """Return the configured listen addresses of these services, by the variable of the setting."""
     fields = [field for name, field in SERVICE_ADDRESSES.items() if name in modules]
     fields += ["sync_http"] if "sync" in modules else []
     fields += ["views_http"] if VIEWS in modules else []
@@ -135,9 +135,9 @@ def configured_addresses(settings: Settings, modules: Mapping[str, str]) -> Mapp
 
 
 def _kafka_ports(settings: Settings, allocated: Allocate) -> Mapping[str, int]:
-    """Return the ports of the embedded Kafka, as `kafka_part` takes them; none with another Kafka.
+    """Return the ports of the embedded Kafka for `kafka_part`; empty if another Kafka is configured.
 
-    The port that producers know is that of `kafka`. On a multi-tenant node they authenticate there.
+    Producers know the port `kafka` of the home. On a multi-tenant node, it requires authentication.
     """
     if settings.kafka is not None:
         return {}
@@ -150,7 +150,7 @@ def _kafka_ports(settings: Settings, allocated: Allocate) -> Mapping[str, int]:
 def _with_addresses(settings: Settings, allocated: Allocate, kafka_ports: Mapping[str, int]) -> Settings:
     """Return the settings with all addresses set: missing ones become free ports on loopback.
 
-    The embedded Kafka and Redis get the credentials of the node's own clients, too.
+    For the embedded Kafka and Redis, the credentials of the node's own clients are set as well.
     """
     if settings.kafka is None:
         settings = with_kafka(settings, f"{LOOPBACK}:{kafka_ports['kafka-sasl']}")
@@ -169,7 +169,7 @@ def _variable_name(field: str) -> str:
 
 
 def _variables(addressed: Settings) -> Mapping[str, str]:
-    """Return the variables with the node's addresses, and with the credentials of Kafka and Redis."""
+    """Return environment variables with the addresses of the node, and with the credentials for Kafka and Redis."""
     fields = ("kafka", "redis", *SERVICE_ADDRESSES.values(), "sync_http", "views_http", *CREDENTIALS)
     values = {field: getattr(addressed, field) for field in fields}
     return {"ODF_HOME": str(addressed.home)} | {
@@ -180,7 +180,7 @@ def _variables(addressed: Settings) -> Mapping[str, str]:
 def _metrics_addresses(
     settings: Settings, allocated: Allocate, modules: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Return the metrics address of each process; raises `Unprotected`."""
+    """Return the address for metrics of each process; raises `Unprotected`."""
     ports = allocated([f"{name}-metrics" for name in modules])
     addresses = {name: f"{settings.metrics_host}:{ports[f'{name}-metrics']}" for name in modules}
     for address in addresses.values():
@@ -219,7 +219,7 @@ def _service(
 
 
 def emptier_of(folder: Path) -> Callable[[], Awaitable[None]]:
-    """Return a function that empties a folder: a killed part leaves its temporary files there."""
+    """Return a function that empties a folder, in which a killed part may have left temporary files."""
 
     def make() -> None:
         shutil.rmtree(folder, ignore_errors=True)

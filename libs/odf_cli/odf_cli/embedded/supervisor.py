@@ -52,20 +52,20 @@ class StartFailed(Unavailable):
     remedy: str | None = None
 
     def __str__(self) -> str:
-        """Return the part, the reason, and the end of its log."""
+        """Return a sentence with the part, the reason, and the end of its log."""
         shown = f"; the end of its log:\n{self.tail}" if self.tail else ""
         return f"{self.what} did not start: {self.why}{shown}"
 
     def advice(self) -> str:
-        """Return the remedy, or the path of the whole log."""
+        """Return the remedy, or else the path of the complete log."""
         return self.remedy or f"the whole log is {self.log}"
 
 
 class Supervisor:
-    """Runs the parts of one home until stopped."""
+    """Runs the parts of one home until it is stopped."""
 
     def __init__(self, plan: Plan, on_change: OnChange) -> None:
-        """Nothing runs before `run`. `on_change` is called after each change of a part."""
+        """Prepare the parts of a plan, which `run` starts; `on_change` is called after each change of a part."""
         self._plan = plan
         self._on_change = on_change
         self._parts = [PartProcess(spec, plan.node.home / "logs", self._record_change) for spec in plan.parts]
@@ -75,12 +75,15 @@ class Supervisor:
         self.node = plan.node
 
     def stop(self) -> None:
-        """Ask `run` to stop all parts and return."""
+        """Make `run` stop all parts and return."""
         self._stop.set()
         self._step.set()
 
     async def run(self) -> None:
-        """Keep the parts running until `stop`; raises `StartFailed`; no process is left either way."""
+        """Keep the parts running until `stop`; raises `StartFailed`.
+
+        In any case, all processes have ended on return.
+        """
         write_node(self.node)
         keeping = [asyncio.create_task(part.run()) for part in self._parts]
         try:
@@ -112,7 +115,7 @@ class Supervisor:
                 self._write()
 
     async def _changed_or_ended(self, keeping: Sequence[asyncio.Task[None]], seconds: float | None) -> None:
-        """Return after the next change, or `seconds`; raises what a part raises, such as `NotInstalled`."""
+        """Wait for the next change of a part, at most `seconds`; raises the error of a part, such as `NotInstalled`."""
         self._step.clear()
         step = asyncio.create_task(self._step.wait())
         try:
@@ -159,7 +162,7 @@ class Supervisor:
         self._step.set()
 
     def _write(self) -> None:
-        """Write `node.json`; a failed write, for example on a full disk, is retried."""
+        """Write `node.json`; a failed write, for example on a full disk, is retried later."""
         was_written = self._is_written
         try:
             write_node(self.node)
@@ -172,22 +175,22 @@ class Supervisor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The services to start (empty: all), and the settings that may change for that."""
+    """The options of a start: the services, by default all, and what it may change."""
 
     services: tuple[str, ...] = ()
     new_ports: bool = False
-    """Choose a new port for each one that another process now uses."""
+    """Whether a port that another process uses may be replaced by a new one."""
     take_over: bool = False
-    """Take over the topics of a node that no longer exists."""
+    """Whether to take over the topics of another node, which no longer exists."""
 
     def arguments(self) -> list[str]:
-        """Return the arguments that `parse` reads."""
+        """Return the command line arguments that `parse` reads."""
         flags = {"--new-ports": self.new_ports, "--take-over": self.take_over}
         return [*(name for name, is_set in flags.items() if is_set), *self.services]
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Self:
-        """Return the output of `arguments`."""
+        """Return the options in arguments that `arguments` has returned."""
         services = tuple(word for word in words if not word.startswith("--"))
         return cls(services=services, new_ports="--new-ports" in words, take_over="--take-over" in words)
 
@@ -195,7 +198,8 @@ class Start:
 def supervise(settings: Settings, start: Start, on_change: OnChange) -> None:
     """Run the node of this home in this process until SIGTERM or SIGINT.
 
-    Raises `AlreadyRunning`, `StartFailed`, `NotInstalled`, and the errors of `checks`; no process is left in any case.
+    Raises `AlreadyRunning`, `StartFailed`, `NotInstalled`, and the errors of `checks`. In any case, all processes have
+    ended on return.
     """
     keep_files_private()
     require_home(settings.home)
@@ -237,7 +241,7 @@ async def _supervise(plan: Plan, on_change: OnChange, limits: LogLimits) -> None
 
 @contextmanager
 def only_one(home: Path) -> Iterator[None]:
-    """Hold the home's lock while the block runs; raises `AlreadyRunning` if another process holds it."""
+    """Hold the lock of the home during the `with` block; raises `AlreadyRunning` if another process holds it."""
     with (home / LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,1 +1,1 @@
-"""Implementations of the ports; the only homes of SDKs for Kafka, Redis, gRPC and object stores."""
+"""Implementations of the ports; only this package imports the SDKs for Kafka, Redis, gRPC and object stores."""

@@ -1,4 +1,4 @@
-"""Requests that aiohttp cannot read, of which anyone who reaches a port can send any number."""
+"""Limits the logging of requests that aiohttp cannot parse, which any client can send in any number."""
 
 import logging
 from typing import Final
@@ -15,10 +15,16 @@ MALFORMED: Final = Counter(
 
 
 class MalformedRequests(logging.Filter):
-    """Counts them; what is logged has neither their bytes nor a traceback, and is the same for all of them."""
+    """Counts malformed requests, and logs the same constant warning for each, without its bytes or a traceback.
+
+    Since all these lines are equal, the limit on repeated warnings applies to them.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is logged: aiohttp reports bytes that are no HTTP at all to debug loggers only."""
+        """Count and replace a record of a malformed request; return whether its original level is logged.
+
+        aiohttp logs a request that is not HTTP at all only at level debug.
+        """
         is_logged = logging.getLogger().isEnabledFor(record.levelno)
         error = record.exc_info[1] if record.exc_info else None
         # By its name: not every service has aiohttp.
@@ -30,6 +36,6 @@ class MalformedRequests(logging.Filter):
 
 
 def count_malformed_requests() -> None:
-    """Count those to any HTTP server of this process."""
+    """Count malformed requests to all HTTP servers of this process."""
     logging.getLogger(SERVER).setLevel(logging.DEBUG)
     logging.getLogger(SERVER).filters[:] = [MalformedRequests()]

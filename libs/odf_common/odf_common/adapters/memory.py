@@ -1,4 +1,4 @@
-"""The memory of the machine, or of the container that this process runs in."""
+"""Memory limits, derived from the memory of the machine or of the container."""
 
 import os
 import threading
@@ -19,7 +19,7 @@ _LOOK_SECONDS: Final = 0.1
 
 
 def max_decoded_bytes(most: int, limit: Path = _LIMIT) -> int:
-    """Return the size limit (bytes, decoded) of a table from others: an eighth of the memory, at most `most`."""
+    """Return the maximum size of a decoded table from another node, in bytes: an eighth of the memory, up to `most`."""
     return min(most, _memory(limit) // _SHARE)
 
 
@@ -31,19 +31,20 @@ def _memory(limit: Path) -> int:
 
 
 class MemoryInUse(Unavailable):
-    """Other data is being read, and takes the memory that a table needs; it is read later."""
+    """Other tables are being decoded, and the memory that is left is too small for this one; it can be read later."""
 
     MESSAGE = "other data takes the memory for {what}"
 
 
 class DecodeBudget:
-    """Bounds the tables that a process decodes at the same time; thread-safe.
+    """Limits the memory of tables that a process decodes at the same time; thread-safe.
 
-    A table counts with its announced size while it is decoded, and as Arrow's memory until it is released.
+    While a table is being decoded, its announced size counts. Afterwards the memory that Arrow has allocated counts,
+    until the table is released.
     """
 
     def __init__(self, most: int, *, wait: float = _WAIT_SECONDS) -> None:
-        """Admit tables of up to `most` bytes together; one waits up to `wait` seconds for the others."""
+        """Allow up to `most` bytes in total; a table waits up to `wait` seconds for memory."""
         self._most = most
         self._wait = wait
         self._announced = 0
@@ -51,7 +52,10 @@ class DecodeBudget:
 
     @contextmanager
     def admit(self, size: int) -> Iterator[None]:
-        """Count a table as decoded while the block runs; raises `Unavailable` while others take the memory."""
+        """Reserve `size` bytes of the budget for the `with` block.
+
+        Waits until other tables are released; raises `MemoryInUse` if there is still not enough room.
+        """
         until = time.monotonic() + self._wait
         while not self._is_admitted(size):
             if time.monotonic() > until:

@@ -1,13 +1,13 @@
-"""Connections that end when their peer has gone, and allowed destinations of requests to hosts that others name.
+"""Detection of dead TCP connections, and restrictions on the hosts that requests may be sent to.
 
-TCP connections end within ten seconds of losing their peer, instead of the hours that Linux waits by default: the
-kernel asks the peer of an idle connection whether it is there, which costs a packet in some seconds and wakes no
-process. It tells a peer that has gone, or has another address, from one that is only slow. Whether a process that is
-there still answers is for the timeouts of each client.
+Connections end within ten seconds after their peer has gone, instead of the hours that are Linux's default. The
+kernel probes an idle connection, which costs one packet every few seconds and wakes no process. This distinguishes
+a peer that has gone, or has another address, from a slow one. Whether a running process still answers is left to
+each client's timeout.
 
-Polling sources, webhooks and other nodes name hosts: allowed are public addresses, and those of the settings. The
-connection uses the address that was checked, since a name may resolve to another one the next time (DNS rebinding;
-server-side request forgery).
+Polling sources, webhooks and other nodes can name arbitrary hosts. Allowed are public addresses and the networks in the
+settings. The connection uses the address that was checked, because the name may resolve to another address the next
+time (DNS rebinding, server-side request forgery).
 """
 
 import ipaddress
@@ -47,13 +47,13 @@ ALWAYS: Final[Options] = (*WHILE_IDLE, (socket.IPPROTO_TCP, socket.TCP_USER_TIME
 
 
 def watch(connection: socket.socket, options: Iterable[tuple[int, int, int]]) -> None:
-    """Let the kernel end a connection whose peer has gone."""
+    """Set the options by which the kernel ends a connection whose peer has gone."""
     for level, name, value in options:
         connection.setsockopt(level, name, value)
 
 
 def open_socket(target: tuple[int, int, int, str, object]) -> socket.socket:
-    """Return a socket for a connection to a result of `getaddrinfo`, as aiohttp's `socket_factory`."""
+    """Return an unconnected socket for a result of `getaddrinfo`; for use as aiohttp's `socket_factory`."""
     family, kind, protocol, _, _ = target
     opened = socket.socket(family, kind, protocol)
     watch(opened, WHILE_IDLE)
@@ -61,7 +61,7 @@ def open_socket(target: tuple[int, int, int, str, object]) -> socket.socket:
 
 
 def is_lost(connection: socket.socket) -> bool:
-    """Return whether a peer has not acknowledged what was sent to it; one that only reads nothing has."""
+    """Return whether the peer has failed for too long to acknowledge data; a slow reader still acknowledges."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
     attempts, unacknowledged, since_ms = _INFO.unpack(info)
     return bool(attempts and unacknowledged and since_ms > UNACKNOWLEDGED_MS)
@@ -88,7 +88,7 @@ class AddressForbidden(Refused):
     address: str
 
     def __str__(self) -> str:
-        """Return the host and its address."""
+        """Return a message with the host and its address."""
         at = "" if self.host.strip("[]") == self.address else f" at {self.address}"
         return f"{self.host}{at} is not a public address, and the settings do not allow it"
 
@@ -101,18 +101,18 @@ class Networks:
 
     @classmethod
     def parse(cls, names: tuple[str, ...]) -> Self:
-        """Build from networks such as `10.1.0.0/16`; raises `ValueError`."""
+        """Parse networks such as `10.1.0.0/16`; raises `ValueError`."""
         return cls(tuple(ipaddress.ip_network(name) for name in names))
 
     def addresses(self, host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
-        """Resolve a host; raises `AddressForbidden` if any of its addresses is not allowed, `OSError`."""
+        """Return the addresses of a host; raises `AddressForbidden` if any of them is not allowed, or `OSError`."""
         answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         for _, _, _, _, address in answers:
             self.require(host, str(address[0]))
         return [(family, (str(address[0]), int(address[1]))) for family, _, _, _, address in answers]
 
     def connect(self, host: str, port: int, sockets: Options = ALWAYS) -> socket.socket:
-        """Return a connection to an address that was checked; raises `AddressForbidden`, `OSError`, `UnicodeError`."""
+        """Connect to a checked address of the host; raises `AddressForbidden`, `OSError`, `UnicodeError`."""
         why = OSError("no address")
         for family, address in self.addresses(host, port):
             connected = socket.socket(family, socket.SOCK_STREAM)
@@ -129,12 +129,12 @@ class Networks:
         raise why
 
     def include(self, text: str) -> bool:
-        """Return whether an address is in one of the networks; raises `ValueError` unless it is one."""
+        """Return whether an IP address is in one of the networks; raises `ValueError` if the text is not an address."""
         address = ipaddress.ip_address(text.partition("%")[0])
         return any(_is_in(address, network) for network in self.allowed)
 
     def require(self, host: str, text: str) -> None:
-        """Raise `AddressForbidden` unless an address is public or allowed."""
+        """Raise `AddressForbidden` unless the address `text` of `host` is public or in an allowed network."""
         if self.include(text):
             return
         address = ipaddress.ip_address(text.partition("%")[0])
@@ -150,7 +150,7 @@ PUBLIC: Final = Networks()
 
 
 def cause_of(error: Exception) -> str:
-    """Return urllib3's reason for a request's failure, without the names of its classes."""
+    """Return the reason why a request of urllib3 failed, without names of classes."""
     cause = getattr(error, "reason", None) or error
     if NO_TLS in str(cause):
         return "the server does not speak TLS at this port; http:// instead of https://?"
@@ -158,10 +158,10 @@ def cause_of(error: Exception) -> str:
 
 
 class Pools(urllib3.PoolManager):
-    """HTTP connections that wait for an answer for a limited time, and end if their peer has gone."""
+    """A pool of HTTP connections with a timeout; a connection ends if its peer has gone."""
 
     def __init__(self, *, timeout: urllib3.Timeout, sockets: Options = ALWAYS, **options: Any) -> None:
-        """Give connections these options of sockets."""
+        """Create a pool whose connections have these socket options."""
         socket_options = [*HTTPConnection.default_socket_options, *sockets]
         super().__init__(timeout=timeout, socket_options=socket_options, **options)
 
@@ -169,7 +169,7 @@ class Pools(urllib3.PoolManager):
 def restricted_pools(
     networks: Networks, *, timeout: urllib3.Timeout, sockets: Options = ALWAYS, **options: Any
 ) -> Pools:
-    """Return an HTTP client that connects only to allowed addresses; raises `AddressForbidden` for others."""
+    """Return a connection pool that connects only to allowed addresses; for others it raises `AddressForbidden`."""
 
     class Plain(HTTPConnection):
         def _new_conn(self) -> socket.socket:
@@ -205,7 +205,7 @@ def _is_in(address: Address, network: Network) -> bool:
 
 
 def _embedded_addresses(address: Address) -> tuple[Address, ...]:
-    """Return IPv4 addresses to which an IPv6 address leads."""
+    """Return the IPv4 addresses that an IPv6 address contains, as translation and tunnels do."""
     if isinstance(address, ipaddress.IPv4Address):
         return ()
     addresses = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]

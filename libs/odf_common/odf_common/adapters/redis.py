@@ -1,7 +1,7 @@
-"""Locks and cached chain states in Redis; with Redis lost the node is slower, never wrong.
+"""Locks and cached chain states in Redis; without Redis the node is slower, but still correct.
 
-A lock only avoids wasted work: the head is guarded by its compare-and-set. So without Redis every lock is granted,
-and a state that cannot be read is folded again.
+A lock only avoids wasted work, because compare-and-set protects the head. So while Redis is unavailable every lock is
+granted, and a state that is not in the cache is computed from the blocks again.
 """
 
 import socket
@@ -30,7 +30,7 @@ LOG_INTERVAL_SECONDS: Final = 60.0  # between log lines about refused commands
 
 
 class RedisConnection:
-    """One connection pool; logs once when Redis is lost, and once when it is back."""
+    """A connection pool that logs once when Redis becomes unavailable, and once when it is available again."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class RedisConnection:
         users: frozenset[int] | None = None,
         prefix: str = "",
     ) -> None:
-        """Use `host:port`, or a `redis://` or `rediss://` URL, which may name a user; connects on the first call.
+        """Use `host:port` or a `redis://` or `rediss://` URL, which may name a user; connects on the first call.
 
-        With `users` it sends nothing, and no password, to a server of another user of this machine. All keys begin with
-        `prefix`: nodes that share a Redis may have copies of one dataset.
+        If `users` is given, nothing is sent to a Redis server that runs as any other user of this machine. All keys
+        begin with `prefix`, because nodes that share a Redis server may have copies of the same dataset.
         """
         url = address if "://" in address else f"redis://{address}/0"
         self.client = redis.Redis.from_url(
@@ -66,7 +66,10 @@ class RedisConnection:
         self._next_complaint = 0.0
 
     def ask(self, question: Callable[["redis.Redis"], T], otherwise: T) -> T:
-        """Return Redis's answer; `otherwise` while it is lost, when it is tried once a second at most."""
+        """Return the result of `question`; `otherwise` while Redis is unavailable.
+
+        A connection that was lost is tried again at most once per second.
+        """
         if self._is_lost and time.monotonic() < self._next_try:
             return otherwise
         try:
@@ -87,7 +90,7 @@ class RedisConnection:
         return answer
 
     def require_answer(self) -> None:
-        """Raise `Unavailable` unless Redis answers and accepts this user and password."""
+        """Raise `Unavailable` unless Redis answers and accepts the user and password."""
         try:
             self.client.ping()
         except redis.RedisError as error:
@@ -104,15 +107,15 @@ class RedisConnection:
 
 
 class RedisLock:
-    """A lock that is held until `release`, or until it expires."""
+    """A lock that is held until `release` or until it expires."""
 
     def __init__(self, connection: RedisConnection, lock: redis.lock.Lock) -> None:
-        """Hold `lock`, which is also not acquired if Redis was lost."""
+        """Represent a granted lock, which Redis does not have if it was unavailable."""
         self._connection = connection
         self._lock = lock
 
     def release(self) -> None:
-        """Release the lock, unless it has expired and belongs to another process."""
+        """Release the lock; do nothing if it has expired, even if another process holds it now."""
         self._connection.ask(self._release, otherwise=None)
 
     def _release(self, _: "redis.Redis") -> None:
@@ -121,13 +124,16 @@ class RedisLock:
 
 
 class RedisLocks:
-    """One lock per dataset."""
+    """Locks in Redis, one per dataset."""
 
     def __init__(self, connection: RedisConnection) -> None:
         self._connection = connection
 
     def acquire(self, dataset: DatasetId, ttl_ms: int) -> RedisLock | None:
-        """Return the dataset's lock, even while Redis is lost; None while another process holds it."""
+        """Return the lock of a dataset; None while another process holds it.
+
+        While Redis is unavailable, every lock is granted.
+        """
         key = f"{self._connection.prefix}odf:lock:{dataset}"
         lock = self._connection.client.lock(key, timeout=ttl_ms / 1000, thread_local=False)
 
@@ -144,23 +150,23 @@ class RedisLocks:
 
 
 class RedisStateCache:
-    """The last known state of each chain as bytes; a state contains the head it belongs to."""
+    """A cache of the last known state per dataset, as bytes that include the head for which the state is valid."""
 
     def __init__(self, connection: RedisConnection) -> None:
         self._connection = connection
 
     def get(self, dataset: DatasetId) -> bytes | None:
-        """Return the last bytes put; None if unknown."""
+        """Return the cached state of a dataset; None if there is none."""
         return self._connection.ask(
             lambda client: cast("bytes | None", client.get(self._key(dataset))), otherwise=None
         )
 
     def put(self, dataset: DatasetId, state: bytes) -> None:
-        """Store the bytes, replacing earlier ones."""
+        """Store the state of a dataset, replacing an earlier one."""
         self._connection.ask(lambda client: client.set(self._key(dataset), state), otherwise=None)
 
     def forget(self, dataset: DatasetId) -> None:
-        """Drop the state of a dataset."""
+        """Remove the cached state of a dataset."""
         self._connection.ask(lambda client: client.delete(self._key(dataset)), otherwise=0)
 
     def _key(self, dataset: DatasetId) -> str:
@@ -168,7 +174,7 @@ class RedisStateCache:
 
 
 def _log_in_to(users: frozenset[int], connection: redis.Connection) -> None:
-    """Authenticate on a new connection; raises `redis.ConnectionError` if its server is of none of these users."""
+    """Authenticate on a new connection; raises `redis.ConnectionError` if the server runs as none of these users."""
     try:
         own = cast("socket.socket", connection._sock)  # noqa: SLF001 - it has no public name
         require_own_end(own, users)

@@ -14,13 +14,13 @@ SMART_PREFIX: Final = "odf+"  # before http: the Smart Transfer Protocol
 WEB: Final = ("http", "https")
 SMART: Final = tuple(SMART_PREFIX + scheme for scheme in WEB)
 BUCKETS: Final = {"s3": None, "s3+http": "http", "s3+https": "https"}
-"""The scheme of the bucket's endpoint, if the URL names one."""
+"""The scheme of the bucket's endpoint; None if the URL has no endpoint."""
 _AUTHORITY_END: Final = re.compile("[/?#]")
 SCHEMES: Final = ("file", *WEB, *SMART, *BUCKETS)
 
 
 def repository_url(text: str) -> str:
-    """Return the URL of a repository with a slash at its end; raises `InvalidInput` unless it is one."""
+    """Return the URL of a repository with a slash at the end; raises `InvalidInput` if it cannot be one."""
     require_no_credentials(text)
     try:
         parts = urlsplit(text)
@@ -40,9 +40,9 @@ def repository_url(text: str) -> str:
 
 
 def require_no_credentials(url: str) -> None:
-    """Raise `InvalidInput` if a URL has a user or a password, which would be stored and shown with it.
+    """Raise `InvalidInput` if a URL contains a user or a password, because both would be stored and shown with it.
 
-    Neither is repeated in the message. Anything but a URL passes.
+    The message repeats neither of them. Text that is not a URL passes.
     """
     scheme, credentials, host = _credentials(url)
     if not credentials:
@@ -57,20 +57,20 @@ def require_no_credentials(url: str) -> None:
 
 
 def hidden_credentials(url: str) -> str:
-    """Return a URL with stars in the place of a user and a password."""
+    """Return a URL with user and password replaced by stars."""
     scheme, credentials, _ = _credentials(url)
     return f"{scheme}://{MASK}@" + url.removeprefix(f"{scheme}://{credentials}") if credentials else url
 
 
 def _credentials(url: str) -> tuple[str, str, str]:
-    """Return the scheme of a URL, the user and the password, with the `@` after them, and the host."""
+    """Return the parts of a URL: scheme; user and password, with the `@` after them; host."""
     scheme, _, rest = url.partition("://")
     credentials, at, host = _AUTHORITY_END.split(rest, maxsplit=1)[0].rpartition("@")
     return scheme, credentials + at, host
 
 
 def dataset_url(base: str, dataset: "RemoteAlias | str") -> str:
-    """Return the URL of a dataset of a repository, given by its alias or by the folder's name."""
+    """Return the URL of a dataset in a repository; `dataset` is its alias or the name of its folder."""
     if isinstance(dataset, str):
         return base + quote(dataset)
     names = [name for name in (dataset.account, dataset.dataset) if name is not None]

@@ -1,7 +1,7 @@
-"""Reserved disk space, `$ODF_HOME/reserve`, so that a dataset can be deleted when the disk is full.
+"""Reserved disk space, `$ODF_HOME/reserve`, which makes it possible to delete a dataset when the disk is full.
 
-Deleting a dataset frees space, but first records what it removes. The file is allocated, not sparse. Once released it
-is allocated again when the disk has room.
+Deleting a dataset frees space, but it first needs some, to record what it removes. The file is allocated, not sparse.
+After its release it is allocated again once the disk has room.
 """
 
 import errno
@@ -20,14 +20,14 @@ _NOT_ALLOCATED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}
 
 @guarded_methods
 class Reserve:
-    """The reserve of a home; several processes may use it at once."""
+    """The reserved disk space of a home; several processes may use it at the same time."""
 
     def __init__(self, home: Path) -> None:
         """Use `home`, which need not exist yet."""
         self._file = home.absolute() / "reserve"
 
     def release(self) -> bool:
-        """Free the reserved space; return whether there was any."""
+        """Free the reserved space; return whether any was reserved."""
         try:
             self._file.unlink()
         except FileNotFoundError:
@@ -36,7 +36,7 @@ class Reserve:
         return True
 
     def refill(self) -> None:
-        """Reserve the space unless it is reserved already, or the disk has little room."""
+        """Reserve the space, unless it is already reserved or the disk has little free space."""
         durable.make_folder(self._file.parent)
         # Compared by size: a process may have been killed between creating and allocating it.
         if size_of(self._file) == RESERVE_BYTES or shutil.disk_usage(self._file.parent).free < MIN_FREE_BYTES:

@@ -1,4 +1,4 @@
-"""TLS of servers, which present a renewed certificate without a restart."""
+"""TLS for servers that present a renewed certificate without a restart."""
 
 import ssl
 from pathlib import Path
@@ -12,9 +12,9 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return the TLS of a server that any client may connect to; raises `InvalidInput` as `ClientTls.context` does.
+    """Return the TLS context of a server for any client; raises the same `InvalidInput` as `ClientTls.context`.
 
-    A renewed certificate is presented from the next connection on: the files are read again once they have changed.
+    The certificate is read again when its files have changed, and presented from the next connection on.
     """
     context = _server_context(certificate, key)
     context.sni_callback = _Renewal(certificate, key, context).present
@@ -22,7 +22,7 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 class _Renewal:
-    """The newest certificate of a server; called at each handshake, even of clients that name no server."""
+    """Keeps a server's certificate current; called at each handshake, even for clients that send no server name."""
 
     def __init__(self, certificate: Path, key: Path, context: ssl.SSLContext) -> None:
         self._files = (certificate, key)
@@ -30,7 +30,10 @@ class _Renewal:
         self._stamp = self._stamp_now()
 
     def present(self, connection: ssl.SSLObject, _name: str, _context: ssl.SSLContext) -> None:
-        """Present the newest certificate; one that cannot be used, as its key is not written yet, changes nothing."""
+        """Load the certificate again if it has changed.
+
+        If it cannot be used, for example because its key is not written yet, the previous certificate stays in use.
+        """
         stamp = self._stamp_now()
         if stamp != self._stamp:
             self._stamp = stamp

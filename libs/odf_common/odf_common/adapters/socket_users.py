@@ -1,7 +1,7 @@
-"""The user whose program has the other end of a connection on this machine, as the kernel knows.
+"""The user whose program has the other end of a connection on this machine, as reported by the kernel.
 
-It is asked over netlink (sock_diag), which takes some 20 µs however many sockets there are. Where that is not allowed,
-as in some sandboxes, the tables in `/proc/net` are read, which takes a millisecond or more.
+The kernel is queried over netlink (sock_diag), which takes about 20 µs, however many sockets there are. Where netlink
+is not allowed, as in some sandboxes, the tables in `/proc/net` are read, which takes a millisecond or more.
 """
 
 import errno
@@ -38,16 +38,16 @@ Address = tuple[str, int]
 
 
 class _Socket(NamedTuple):
-    """An entry of the kernel's table of TCP sockets."""
+    """An entry in the kernel's table of TCP sockets."""
 
     state: int
     user: int
     inode: int
-    """0 once no program has the socket: its user is then unknown, and shown as 0."""
+    """Inode of the socket; 0 if no program has the socket any more, so that its user is unknown and reported as 0."""
 
 
 class ServerOfAnotherUser(Unavailable):
-    """Another user's program listens at an address of the node; nothing was sent to it."""
+    """A program of another user is listening at an address of the node; nothing was sent to it."""
 
     MESSAGE = "{what} is in use by a program of another user (uid {user}): nothing was sent to it"
     ADVICE = "find it with `ss -tlnpe` as root and end it; or choose new ports with `odf up --new-ports`"
@@ -56,15 +56,16 @@ class ServerOfAnotherUser(Unavailable):
 
 
 def users_of(secret: Path) -> frozenset[int]:
-    """Return the users whose servers may be sent a secret of this file: its owner, this process's user, and root."""
+    """Return the users whose servers may receive the secret: the file's owner, this process's user, and root."""
     return frozenset({secret.stat().st_uid, os.geteuid(), ROOT})
 
 
 def require_own_end(connection: socket.socket, users: frozenset[int]) -> None:
-    """Raise `ServerOfAnotherUser` if the server that this process has connected to is another user's.
+    """Raise `ServerOfAnotherUser` if the server of this connection runs as a user who is not in `users`.
 
-    The user is that of the accepted socket. A connection without one is still in the queue of the socket that listens,
-    which is asked first: afterwards, a connection that it queued might have been accepted, and another might listen.
+    The kernel reports the user of the accepted socket. A connection that is not accepted yet is still queued at the
+    listening socket. That socket is queried first: afterwards, the connection could be accepted, and another
+    program could listen.
     """
     if not are_users_known():
         return
@@ -76,25 +77,25 @@ def require_own_end(connection: socket.socket, users: frozenset[int]) -> None:
 
 
 def user_of_client(client: Address, server: Address) -> int | None:
-    """Return the user whose program has connected from `client` to `server`; None once no program has the socket.
+    """Return the user whose program has connected from `client` to `server`; None if that program has closed it.
 
-    Ask only if `are_users_known`.
+    The result is only valid if `are_users_known`.
     """
     found = _find_socket(client, server)
     return found.user if found is not None and found.state != _LISTEN and found.inode else None
 
 
 def user_of_server(address: Address) -> int | None:
-    """Return the user whose program listens at an address of this machine; None if none does."""
+    """Return the user whose program listens at an address of this machine; None if no program does."""
     found = _find_socket(address, (ANY[_ip(address).version], 0))
     return found.user if found is not None and found.state == _LISTEN and found.inode else None
 
 
 def users_connected_to(servers: Collection[Address]) -> Iterator[int]:
-    """Yield the users who have the other ends of this process's connections to servers.
+    """Yield the users who own the other ends of this process's connections to `servers`.
 
-    A connection outlives the socket that listened when it was made, so its user may differ from the listening one.
-    Whole addresses are compared: anybody may connect to this process from a server's port at another address.
+    A connection can outlive the listening socket, so its user may differ from the one who listens now. Complete
+    addresses are compared, because anyone may connect to this process from the same port at another address.
     """
     wanted = {(_ip(server), server[1]) for server in servers}
     ports = {port for _, port in wanted}
@@ -108,7 +109,7 @@ def users_connected_to(servers: Collection[Address]) -> Iterator[int]:
 
 
 def _ends_of(descriptor: int) -> tuple[Address, Address] | None:
-    """Return this process's address and the other end's; None unless the file is a connection over IP."""
+    """Return the local and the remote address of an open socket; None unless it is an IP connection."""
     try:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             return None
@@ -128,7 +129,7 @@ def _ends_of(descriptor: int) -> tuple[Address, Address] | None:
 
 @cache
 def are_users_known() -> bool:
-    """Return whether the kernel tells this process which user owns a socket; tried once, on a connection to itself."""
+    """Return whether the kernel reports the owner of a socket to this process; tested once, by a connection."""
     with suppress(OSError), socket.create_server((LOOPBACK, 0)) as server:
         address = server.getsockname()
         with socket.create_connection(address, timeout=KERNEL_ANSWER_SECONDS) as client:
@@ -169,7 +170,7 @@ def _query_netlink(local: Address, remote: Address) -> _Socket | None:
 
 
 def _read_proc_tables(local: Address, remote: Address) -> _Socket | None:
-    """Return the socket from the tables in `/proc/net`; None if they cannot be read."""
+    """Return the socket from the tables in `/proc/net`, None if it is not listed or they cannot be read."""
     # A server may listen at its address, or at all of the machine's.
     places = [local] if remote[1] else [local, *((host, local[1]) for host in ANY.values())]
     ends = {
@@ -185,7 +186,7 @@ def _read_proc_tables(local: Address, remote: Address) -> _Socket | None:
 
 
 def _proc_forms(address: Address) -> Iterator[str]:
-    """Yield the forms of an address in the tables: that of IPv4, and of an IPv6 socket that takes IPv4."""
+    """Yield the forms in which the tables show an address: as IPv4, and as that of an IPv6 socket that accepts IPv4."""
     ip, port = _ip(address), address[1]
     forms = [ip.packed]
     if isinstance(ip, IPv4Address):

@@ -1,4 +1,4 @@
-"""The machine's clock, as the port `Clock`."""
+"""The clock of the machine (port `Clock`)."""
 
 import time
 from typing import Final
@@ -7,7 +7,7 @@ from odf_common.metadata.scalars import Timestamp
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The clock of the machine."""
 
     def now(self) -> Timestamp:
         """Return the current time in whole milliseconds."""

@@ -1,7 +1,7 @@
-"""A pool of threads that keeps working while the system starts no other thread for the process.
+"""A thread pool that continues to work while the operating system refuses to start further threads.
 
-The standard pool would raise an error after it has queued the task. After that, gRPC's server, for example, would
-never accept a call again.
+The standard pool raises an error after it has queued the task. gRPC's server, for example, would then never
+accept another call.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +14,10 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 class SteadyThreadPool(ThreadPoolExecutor):
-    """A pool that starts its first thread at once; if no further thread can be started, tasks wait for the others."""
+    """A pool that starts its first thread at once; while no more threads can be started, tasks wait for a free one."""
 
     def __init__(self, most: int, name: str) -> None:
-        """Start up to `most` threads; raises `RuntimeError` if the first cannot be started."""
+        """Create a pool of up to `most` threads; raises `RuntimeError` if the first thread cannot be started."""
         super().__init__(most, thread_name_prefix=name)
         self.submit(int)
 

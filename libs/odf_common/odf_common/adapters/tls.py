@@ -1,4 +1,4 @@
-"""TLS of clients: files that an administrator names, checked when they are read."""
+"""TLS settings of clients; the configured files are checked when they are read."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -9,18 +9,18 @@ from odf_common.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTls:
-    """Whom a client trusts, and the certificate that it presents."""
+    """The CA certificates that a client trusts, and the certificate that it presents."""
 
     ca_file: Path | None = None
-    """CA certificates in PEM; None: the system's."""
+    """CA certificates in PEM; if None, those of the system."""
     certificate_file: Path | None = None
-    """The client's own certificate and its chain in PEM; None: it presents none."""
+    """The client's certificate and its chain in PEM; if None, the client presents no certificate."""
     key_file: Path | None = None
     key_password: str | None = field(default=None, repr=False)
     checks_hostname: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Return the context of a connection; raises `InvalidInput` naming the file that cannot be used."""
+        """Return a TLS context; raises `InvalidInput` with the name of a file that cannot be used."""
         context = _trusting_context(self.ca_file)
         context.check_hostname = self.checks_hostname
         if self.certificate_file is not None:
@@ -37,7 +37,7 @@ def _trusting_context(ca_file: Path | None) -> ssl.SSLContext:
 
 
 def present(context: ssl.SSLContext, certificate: Path, key: Path | None, password: str | None) -> None:
-    """Add a certificate to a context; raises `InvalidInput` naming the files if they cannot be used."""
+    """Load a certificate into a context; raises `InvalidInput` with the names of the files if they cannot be used."""
     try:
         # Without a password OpenSSL would ask the terminal for one.
         context.load_cert_chain(certificate, key, password or "")

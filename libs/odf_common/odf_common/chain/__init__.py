@@ -1,1 +1,1 @@
-"""The metadata chain: its state (a fold), its rules, building and walking it, planning transforms. Pure."""
+"""The metadata chain: its state, its rules, building and walking it, planning transforms. All functions are pure."""

@@ -1,9 +1,9 @@
-"""Rules for blocks that were made elsewhere: pushed, pulled, or taken over from a reference by the owner.
+"""Rules for blocks that come from elsewhere: pushed, pulled, or accepted from a reference by the owner.
 
-`OWNED` is a table with a row per metadata event, for a dataset whose key this node has: the node runs its sources and
-its transform with its own rights, and commits to it. Whoever sends the blocks, only the owner changes what is run and
-how far it has read. A copy takes what the rules of the chain (`chain/rules`) allow. No chain takes a system time in the
-future, wherever its blocks were made: no later block could have an earlier one.
+`OWNED` has a row per kind of metadata event, for datasets whose key this node has. The node runs the sources and the
+transform of these datasets with its own rights, and commits to them. Whoever sends the blocks, only the owner changes
+what the node runs and how far it has read. A copy accepts everything that the rules of the chain (`chain/rules`) allow.
+No chain accepts a system time in the future, because no later block could then have an earlier time.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -47,29 +47,32 @@ RESTORE: Final = (
 
 
 class ForeignDefinition(Refused):
-    """The chain changes what this node runs: a transform, a source, or their columns in a dataset whose key it has."""
+    """The chain would change a transform, a source or their columns in a dataset whose key this node has."""
 
 
 class ForeignProgress(Refused):
-    """The chain changes how far this node has read for a dataset whose key it has: in a source, an input or in time."""
+    """The chain would change how far this node has read a source or an input of a dataset whose key it has."""
 
 
 class TimeInFuture(Refused):
-    """A block has a system time that is later than now by more than the clocks of two machines may differ."""
+    """The system time of a block is further in the future than the tolerance for clocks of different machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnWork:
-    """Definitions that this node runs for a dataset whose key it has, and the states of its sources."""
+    """The definitions that this node runs for a dataset whose key it has, and the states of the sources."""
 
     definitions: Definitions = field(default_factory=Definitions)
     source_states: Mapping[str, SourceState] = field(default_factory=dict)
     accept: str = ACCEPT
-    """Advice to the owner who wants to accept the refused change."""
+    """Advice on how the owner can accept the refused change."""
 
     @classmethod
     def at_head(cls, state: ChainState | None) -> Self:
-        """Return the work of a dataset at its head; without one its key has outlived it."""
+        """Return the definitions and source states at the head of a dataset.
+
+        Without a state, the dataset no longer exists although its key does.
+        """
         if state is None:
             return cls(accept=RESTORE)
         return cls(definitions=state.definitions, source_states=state.source_states)
@@ -77,12 +80,12 @@ class OwnWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """The circumstances under which blocks arrive."""
+    """The conditions under which arriving blocks are accepted."""
 
     latest: Timestamp
-    """The latest system time that a block may have, and the latest watermark that may arrive."""
+    """The latest system time and the latest new watermark that a block may have."""
     own: OwnWork | None = None
-    """Set for a dataset whose key is local; None for a copy, and if the owner takes over a reference."""
+    """Set if this node has the dataset's key; None for a copy, or if the owner accepts a reference."""
 
 
 # What is wrong with an event on top of a state: the error without the advice, or None.
@@ -90,12 +93,12 @@ Row = Callable[[Timestamp, OwnWork, ChainState, MetadataEvent], Refused | None]
 
 
 def anything(latest: Timestamp, own: OwnWork, past: ChainState, event: MetadataEvent) -> Refused | None:
-    """Allow everything that the rules of the chain allow."""
+    """Accept any event that the rules of the chain allow."""
     return None
 
 
 def as_here(what: str) -> Row:
-    """Only a definition that is in force here, or in the block before."""
+    """Return a check that accepts only the definition in force on this node, or the one before the block."""
 
     def check(latest: Timestamp, own: OwnWork, past: ChainState, event: MetadataEvent) -> Refused | None:
         assert isinstance(event, KnownEvent)
@@ -106,7 +109,7 @@ def as_here(what: str) -> Row:
 
 
 def never(error: type[Refused], what: str) -> Row:
-    """Not at all."""
+    """Return a check that accepts no event."""
 
     def check(latest: Timestamp, own: OwnWork, past: ChainState, event: MetadataEvent) -> Refused | None:
         return error(text=what)
@@ -117,7 +120,10 @@ def never(error: type[Refused], what: str) -> Row:
 def without_progress(
     latest: Timestamp, own: OwnWork, past: ChainState, event: MetadataEvent
 ) -> Refused | None:
-    """Records; the state of a source only as it is here, or in the block before; a watermark up to now."""
+    """Accept records, but no progress of a source and no watermark in the future.
+
+    The state of a source may be the one on this node, or the one before the block.
+    """
     assert isinstance(event, AddData)
     position, watermark = event.new_source_state, event.new_watermark
     if position is not None:
@@ -157,7 +163,7 @@ OWNED: Final[Mapping[type[MetadataEvent], Row]] = {
 def require_admissible(arrival: Arrival, past: ChainState | None, block: MetadataBlock) -> None:
     """Raise `TimeInFuture`, `ForeignDefinition` or `ForeignProgress` if a block may not arrive on top of `past`.
 
-    Each block is checked, not only the last one: a rollback or a verification would run what one before it defines.
+    Every block is checked, not only the last one, because a rollback or a verification would run earlier definitions.
     """
     require_past_time(block.system_time, arrival.latest, number=block.sequence_number)
     if arrival.own is None or past is None:
@@ -168,7 +174,7 @@ def require_admissible(arrival: Arrival, past: ChainState | None, block: Metadat
 
 
 def require_same_work(own: OwnWork, after: Definitions) -> None:
-    """Raise `ForeignDefinition` unless a chain ends with the transform, sources and columns that are in force here."""
+    """Raise `ForeignDefinition` unless the chain ends with the transform, sources and columns that this node runs."""
     changed = [what for what, old, new in _work(own.definitions, after) if old != new]
     if changed:
         raise ForeignDefinition(text=_only_the_owner(", ".join(changed), own))
@@ -186,7 +192,10 @@ def require_past_time(time: Timestamp, latest: Timestamp, *, number: int | None 
 
 
 def changes(before: ChainState, after: ChainState) -> Iterator[str]:
-    """Describe what the owner takes over with a chain: definitions, positions of sources and inputs, the watermark."""
+    """Yield descriptions of the changes that the owner accepts with a chain.
+
+    They are changes of definitions, of positions of sources and inputs, and of the watermark.
+    """
     for what, old, new in (*_work(before.definitions, after.definitions), _schemas(before, after)):
         if old != new:
             yield what

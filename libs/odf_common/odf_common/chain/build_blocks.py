@@ -1,7 +1,7 @@
-"""Builds the blocks that carry given events on top of a chain, and the events that add data to a root dataset.
+"""Builds blocks for given events on top of a chain, and the events that add data to a root dataset.
 
-Every block passes the same rules as blocks from elsewhere, so a proposer finds a fault before the coordinator does.
-All events with data carry some fields over (wire-facts §5.4).
+Each block is checked by the same rules as blocks from elsewhere, so a proposer finds errors before the coordinator
+does. Every event with data repeats some fields of the previous one (wire-facts §5.4).
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS, Timestamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedBlock:
-    """A block, the bytes that are stored for it, and their hash."""
+    """A block, its stored bytes, and their hash."""
 
     hash: Multihash
     raw: bytes
@@ -26,7 +26,7 @@ class EncodedBlock:
 
 
 class ClockBehind(Unavailable):
-    """The last block of a dataset is from the future, so a block of now cannot follow it."""
+    """The last block of a dataset has a time in the future, so a block with the current time cannot follow it."""
 
     MESSAGE = "the last block is from {last}, but the clock of this machine says {now}"
     ADVICE = (
@@ -40,14 +40,14 @@ class ClockBehind(Unavailable):
 
 
 def latest_time(now: Timestamp, tolerance_ms: int = CLOCK_TOLERANCE_MS) -> Timestamp:
-    """Return the latest system time that a block may have."""
+    """Return the latest system time that a block may have at time `now`."""
     return Timestamp(now.ns + tolerance_ms * 1_000_000)
 
 
 def next_system_time(past: ChainState, now: Timestamp, tolerance_ms: int = CLOCK_TOLERANCE_MS) -> Timestamp:
-    """Return the system time of the next block: `now`, but at least 1 ms after the last block.
+    """Return the system time of the next block: `now`, or 1 ms after the last block if that is later.
 
-    The chain's rules are less strict: they allow equal times. Raises `ClockBehind` if that is later than now by more
+    The rules of the chain also allow equal times. Raises `ClockBehind` if the result is later than `now` by more
     than the tolerance.
     """
     # The blocks of a commit have one time, by which a repeated commit is recognized and a commit is rolled back as a
@@ -61,10 +61,10 @@ def next_system_time(past: ChainState, now: Timestamp, tolerance_ms: int = CLOCK
 def build_blocks(
     past: ChainState | None, events: Sequence[KnownEvent], *, system_time: Timestamp, version: int
 ) -> tuple[tuple[EncodedBlock, ...], ChainState]:
-    """Return one block per event, in order, and the state with all of them on top of `past`.
+    """Return one block per event, in order, and the state of the chain after the last of them.
 
-    `version` is the manifest version of a new chain; an existing chain continues in the version that it began with.
-    Raises `ChainRuleViolated` if an event breaks a rule, and `InvalidInput` if there are no events.
+    A new chain uses manifest version `version`; an existing chain keeps the version that it began with. Raises
+    `ChainRuleViolated` if an event breaks a rule, and `InvalidInput` if there are no events.
     """
     if not events:
         raise InvalidInput(text="no events to put into blocks")
@@ -92,10 +92,10 @@ def add_data_event(
     watermark: Timestamp | None,
     source_state: SourceState | None,
 ) -> AddData:
-    """Return the event that adds these on top of `state`.
+    """Return the event that adds a slice, a watermark and a source state on top of `state`.
 
-    The watermark is the later of the current and the new one. Without a `source_state` the previous event's is carried
-    over, since other nodes only look at the last event.
+    The watermark is the later of the current and the new one. Without a `source_state`, the event repeats that of the
+    previous event, because other nodes only look at the last event.
     """
     return AddData(
         prev_checkpoint=checkpoint_hash(state),
@@ -107,14 +107,14 @@ def add_data_event(
 
 
 def later(current: Timestamp | None, new: Timestamp | None) -> Timestamp | None:
-    """Return the later of two watermarks, either of which may be absent."""
+    """Return the later of two watermarks, either of which may be None."""
     if current is None or new is None:
         return new if current is None else current
     return max(current, new)
 
 
 def checkpoint_hash(state: ChainState) -> Multihash | None:
-    """Return the `prevCheckpoint` of the next event with data."""
+    """Return the value of `prevCheckpoint` for the next event with data."""
     return None if state.checkpoint is None else state.checkpoint.physical_hash
 
 

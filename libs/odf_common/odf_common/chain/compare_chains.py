@@ -1,7 +1,7 @@
-"""Comparing two chains, and a derivative with inputs that were reset.
+"""Comparison of two chains, and of a derivative dataset with inputs that were reset.
 
-Two chains are equal, one is ahead of the other, or they have diverged after a common ancestor. After an input was
-reset, a derivative is consistent with it up to some block.
+Two chains are equal, one is ahead of the other, or they have diverged after a common ancestor. If an input was reset, a
+derivative dataset is consistent with the input only up to some block.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,26 +24,29 @@ from odf_common.metadata.events import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equal:
-    """Both have the same head."""
+    """Both chains have the same head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead:
-    """Ours continues where theirs ends, with `blocks` more."""
+    """Our chain contains their head, and has `blocks` more blocks after it."""
 
     blocks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behind:
-    """Theirs continues where ours ends, with `blocks` more."""
+    """Their chain contains our head, and has `blocks` more blocks after it."""
 
     blocks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diverged:
-    """Both continue after `ancestor`, with `ours` and `theirs` blocks of their own; None if they share no block."""
+    """Both chains have blocks of their own after `ancestor`, which is None if they share no block.
+
+    `ours` and `theirs` are the numbers of these blocks.
+    """
 
     ancestor: Multihash | None
     ours: int
@@ -54,7 +57,7 @@ Comparison = Equal | Ahead | Behind | Diverged
 
 
 def common_block(relation: Comparison, ours: Multihash | None, theirs: Multihash | None) -> Multihash | None:
-    """Return the last block that both compared chains have, None if they share none."""
+    """Return the last block that both compared chains contain; None if they share no block."""
     match relation:
         case Diverged(ancestor=ancestor):
             return ancestor
@@ -67,10 +70,10 @@ def common_block(relation: Comparison, ours: Multihash | None, theirs: Multihash
 def compare(
     read_ours: ReadBlock, ours: Multihash | None, read_theirs: ReadBlock, theirs: Multihash | None
 ) -> Comparison:
-    """Compare the chains with these heads; None is the empty chain. Raises `ChainBroken` for either.
+    """Compare two chains by their heads; None is the empty chain. Raises `ChainBroken` for either chain.
 
-    The longer one is walked back first, and only the blocks needed for the answer are read: from a remote that is
-    ahead, only its new blocks.
+    Only the blocks that the answer depends on are read, the longer chain first. Of a remote chain that is ahead, these
+    are only its new blocks.
     """
     if ours == theirs:
         return Equal()
@@ -87,7 +90,7 @@ def compare(
 
 @dataclass(slots=True)
 class _Walk:
-    """A position in a chain that is walked backwards; a block is read only when it is needed."""
+    """A position in a chain that is walked backwards; the header of its block is read only when needed."""
 
     read: ReadBlock
     name: Multihash | None
@@ -96,7 +99,7 @@ class _Walk:
     block: BlockHeader | None = None
 
     def sequence_number(self) -> int:
-        """Return the sequence number of the position, -1 before the first block."""
+        """Return the sequence number of the position; -1 before the first block."""
         if self.name is None:
             return -1
         return self._load().sequence_number if self.number is None else self.number
@@ -118,17 +121,17 @@ Holds = Callable[[DatasetId, Multihash], bool]  # whether the chain of an input 
 
 
 class BlockIndex:
-    """An ancestor test for one chain, which is read from its head only as far down as necessary."""
+    """A test for membership of blocks in one chain, which is read backwards only as far as necessary."""
 
     def __init__(self, read: ReadBlock, head: Multihash) -> None:
-        """Index the chain with this head; reads nothing yet."""
+        """Create an index of the chain with this head, without reading any block yet."""
         self._read = read
         self._next: Multihash | None = head
         self._names: dict[int, Multihash] = {}
         self._lowest: int | None = None
 
     def contains(self, block: Multihash) -> bool:
-        """Return whether the block is in the chain; one that is not stored at all is not. Raises `ChainBroken`."""
+        """Return whether a block is in the chain; False if the block is not stored. Raises `ChainBroken`."""
         try:
             number = read_link(self._read, block)[1].block.sequence_number
         except (NotFound, ChainBroken):
@@ -144,17 +147,17 @@ class BlockIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsistentBlock:
-    """The last `block` consistent with the inputs, and the definitions set after it, oldest first."""
+    """The last block that is consistent with the inputs, and the definitions in later blocks, oldest first."""
 
     block: Multihash
     definitions_since: tuple[KnownEvent, ...]
 
 
 def find_consistent_block(read: ReadBlock, head: Multihash, holds: Holds) -> ConsistentBlock | None:
-    """Return the last consistent block: the inputs still have all blocks that transforms up to it have read.
+    """Return the last block for which the inputs still have all blocks that the transforms up to it have read.
 
-    None if that is the head. Commits are rolled back as a whole: a schema is committed with its records, and a query
-    with its migration. Raises `ChainBroken` if the chain cannot be read.
+    The result is None if that is the head. Commits are rolled back as a whole: a schema is committed with its records,
+    and a query with its migration. Raises `ChainBroken` if the chain cannot be read.
     """
     blocks: list[MetadataBlock] = []  # newest first
     undone = 0  # how many of them have to be rolled back
@@ -183,7 +186,7 @@ def _is_lost(event: ExecuteTransform, holds: Holds) -> bool:
 
 
 def _definitions(blocks: list[MetadataBlock]) -> Iterator[KnownEvent]:
-    """Yield the definitions in blocks, oldest first; schemas are left out: they come with the recomputed records."""
+    """Yield the definitions in blocks, oldest first, without schemas, which are set again with recomputed records."""
     for block in reversed(blocks):
         if not isinstance(block.event, ExecuteTransform | SetDataSchema | Seed | UnknownEvent):
             yield block.event

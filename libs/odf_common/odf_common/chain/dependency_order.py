@@ -1,4 +1,4 @@
-"""The order of datasets that read each other, inputs first."""
+"""Topological order of datasets that read each other, inputs first."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -9,9 +9,9 @@ T = TypeVar("T")
 
 
 def in_order(before: Mapping[T, Collection[T]]) -> Iterator[T]:
-    """Yield the keys, each after those in its collection.
+    """Yield the keys, each one after the keys in its collection.
 
-    Keys in a cycle, and those that depend on one, follow at the end in the order of the mapping.
+    Keys in a cycle, and keys that depend on a cycle, follow at the end, in the order of the mapping.
     """
     sorter = TopologicalSorter(before)
     with suppress(CycleError):  # the sorter still yields all keys that no cycle blocks

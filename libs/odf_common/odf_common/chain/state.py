@@ -1,7 +1,7 @@
-"""The state of a metadata chain at one block, on which the next one is admitted, and how each block changes it.
+"""The state of a metadata chain after a block, and how the next block changes it.
 
-Nothing is checked here; `chain/rules` checks before it calls `begin` and `after`. `dataset/state_cache.py` stores
-states.
+Nothing is checked here: `chain/rules` checks a block before it calls `begin` or `after`. States are
+cached by `dataset/state_cache.py`.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ DEFAULT_SOURCE: Final = "default"  # the name under which a polling source keeps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputProgress:
-    """Progress of an input of a derivative dataset, up to and including these."""
+    """The last block and the last record of an input that a derivative dataset has processed."""
 
     dataset_id: DatasetId
     last_block: Multihash | None = None
@@ -51,7 +51,7 @@ class InputProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definitions:
-    """The current definitions of a dataset; they change seldom, so blocks with data share one value."""
+    """The current definitions of a dataset; they change rarely, so that consecutive states share one object."""
 
     schema: SetDataSchema | None = None
     vocab: SetVocab | None = None
@@ -60,16 +60,16 @@ class Definitions:
     attachments: SetAttachments | None = None
     transform: SetTransform | None = None
     polling_source: SetPollingSource | None = None
-    """None even if it is disabled."""
+    """The enabled polling source; None if it is disabled or was never defined."""
     push_sources: Mapping[str, AddPushSource] = field(default_factory=dict)
-    """The enabled ones, by name."""
+    """The enabled push sources, by name."""
     disabled_sources: frozenset[str] = frozenset()
-    """Sources that were disabled and have not been replaced."""
+    """Names of sources that were disabled and have not been replaced since."""
     has_opaque_source: bool = False
-    """A source was defined in a form that this version cannot read."""
+    """Whether a source was defined in a form that this version cannot read."""
 
     def by_kind(self) -> Mapping[type[KnownEvent], KnownEvent | None]:
-        """Return the current event of each kind of which a dataset has at most one."""
+        """Return the current event of each kind that a dataset can have only one of."""
         return {
             SetAttachments: self.attachments,
             SetDataSchema: self.schema,
@@ -81,7 +81,7 @@ class Definitions:
         }
 
     def replaced_by(self, event: KnownEvent) -> KnownEvent | None:
-        """Return the current event that `event` would replace; None if there is none."""
+        """Return the current event that `event` would replace; None if it would replace none."""
         if isinstance(event, AddPushSource):
             return self.push_sources.get(event.source_name)
         return self.by_kind().get(type(event))
@@ -89,38 +89,38 @@ class Definitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainState:
-    """A chain folded up to and including the block `head`."""
+    """The state of a chain after the block `head`."""
 
     head: Multihash
     block_version: int
-    """The manifest version that the chain began with."""
+    """The manifest version of the chain's first block."""
     dataset_id: DatasetId
     kind: DatasetKind
     sequence_number: int
     system_time: Timestamp
     last_offset: int | None = None
-    """The offset of the last record."""
+    """Offset of the last record; None if there are no records."""
     watermark: Timestamp | None = None
     checkpoint: Checkpoint | None = None
-    """Of the last event with data, None if it had none."""
+    """The checkpoint of the last event with data; None if that event has none."""
     source_states: Mapping[str, SourceState] = field(default_factory=dict)
-    """The latest state of every source."""
+    """The latest state of each source, by name."""
     last_source_state: SourceState | None = None
-    """Of the last event with data, None if it had none."""
+    """The source state of the last event with data; None if that event has none."""
     input_progress: tuple[InputProgress, ...] = ()
-    """In the order of the last transform's inputs."""
+    """The progress of each input, in the order of the last transform's inputs."""
     definitions: Definitions = field(default_factory=Definitions)
     renamed_after: Multihash | None = None
-    """The block before the first that names system columns otherwise than the schema before it; None without one."""
+    """The block before system columns were first renamed after a schema was set; None if they never were."""
 
     @property
     def schema(self) -> SetDataSchema | None:
-        """Return the schema of the slices, None before the first SetDataSchema."""
+        """Return the current schema of the data; None before the first SetDataSchema."""
         return self.definitions.schema
 
     @property
     def vocabulary(self) -> DatasetVocabulary:
-        """Return the names of the system columns, with defaults for missing ones."""
+        """Return the names of the system columns; names that are not set have their defaults."""
         return vocabulary_of(self.definitions.vocab)
 
     @property
@@ -135,7 +135,7 @@ class ChainState:
 
     @property
     def polling_source(self) -> SetPollingSource | None:
-        """Return the current polling source, None even if it is disabled."""
+        """Return the enabled polling source; None if it is disabled or was never defined."""
         return self.definitions.polling_source
 
     @property
@@ -159,7 +159,7 @@ class ChainState:
         )
 
     def progress_of(self, dataset: DatasetId) -> InputProgress:
-        """Return the progress of an input; an empty progress if it was never processed."""
+        """Return the progress of an input; an empty progress if it was not processed yet."""
         for progress in self.input_progress:
             if progress.dataset_id == dataset:
                 return progress
@@ -176,7 +176,7 @@ def event_tag(event: MetadataEvent) -> int:
 
 
 def begin(block: MetadataBlock, seed: Seed, *, head: Multihash, version: int) -> ChainState:
-    """Return the state of a chain with only its first block."""
+    """Return the state of a chain that has only its first block."""
     return ChainState(
         head=head,
         block_version=version,
@@ -188,7 +188,7 @@ def begin(block: MetadataBlock, seed: Seed, *, head: Multihash, version: int) ->
 
 
 def after(past: ChainState, block: MetadataBlock, *, head: Multihash) -> ChainState:
-    """Return the state with `block` on top; `head` is the block's hash."""
+    """Return the state with `block` on top of `past`; `head` is the hash of the block."""
     # Written out field by field, since this is hot, and `replace` collects all fields by name first.
     last_offset = past.last_offset
     watermark = past.watermark
@@ -232,7 +232,7 @@ def after(past: ChainState, block: MetadataBlock, *, head: Multihash) -> ChainSt
 
 
 def progress_after(step: ExecuteTransformInput) -> InputProgress:
-    """Return the progress of an input after a transform step that read `step` of it (RFC-014)."""
+    """Return the progress of an input after a transform step (RFC-014)."""
     return InputProgress(
         dataset_id=step.dataset_id,
         last_block=step.prev_block_hash if step.new_block_hash is None else step.new_block_hash,
@@ -241,7 +241,7 @@ def progress_after(step: ExecuteTransformInput) -> InputProgress:
 
 
 def _renamed_after(past: ChainState, event: SetVocab) -> Multihash | None:
-    """Return the block before the first event, up to this one, that renames columns that a schema has."""
+    """Return the block before the first change of column names after a schema was set; `event` may be that change."""
     if past.renamed_after is not None or past.schema is None or vocabulary_of(event) == past.vocabulary:
         return past.renamed_after
     return past.head

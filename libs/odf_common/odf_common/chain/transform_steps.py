@@ -1,9 +1,9 @@
-"""One step of a transform: its inputs, the request to the engine, and the event from its response. Pure.
+"""A step of a transform: its inputs, the request to the engine, and the event built from the response. Pure.
 
-A stored ExecuteTransform records which half-open interval of blocks and records each input contributed (RFC-014). So
-the coordinator first decides these intervals (`plan_inputs`) and reads their blocks up to a change of schema or
-vocabulary (`input_until_change`); a replay starts from the stored event and reads the same blocks (`input_of`).
-Requests and events are built in the same way for both.
+A stored ExecuteTransform event names the interval of blocks and records that each input contributed (RFC-014). The
+coordinator therefore first plans these intervals (`plan_inputs`), and then reads their blocks up to a change of schema
+or vocabulary (`input_until_change`). A replay starts from the stored event and reads the same blocks (`input_of`).
+Requests and events are built by the same functions in both cases.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ from odf_common.metadata.scalars import Timestamp
 
 
 class InputMismatch(VerificationFailed):
-    """An event's record of what a transform read of an input does not match the input's chain."""
+    """The records that an event says a transform has read do not match the chain of the input."""
 
     MESSAGE = "input {dataset}: {text}"
 
@@ -47,15 +47,15 @@ class InputMismatch(VerificationFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSlices:
-    """The contribution of one input to one transform step: slices and watermarks, oldest first."""
+    """The slices and watermarks that one input contributes to one transform step, oldest first."""
 
     step: ExecuteTransformInput
     slices: tuple[DataSlice, ...]
     offset_interval: OffsetInterval | None
-    """Closed; None without new records."""
+    """The interval of all slices, including its end; None if there are no new records."""
     watermarks: tuple[Watermark, ...]
     is_redefined: bool = False
-    """The input's schema or vocabulary changes in this step."""
+    """Whether the schema or vocabulary of the input changes in this step."""
 
 
 def plan_inputs(
@@ -63,11 +63,10 @@ def plan_inputs(
 ) -> tuple[ExecuteTransformInput, ...] | None:
     """Return the data that the next transform step reads from each input, in SetTransform order.
 
-    None if there is nothing to do.
-    `heads` has the chain states of the inputs at their heads, by id. There is nothing to do without a transform, while
-    an input has no schema, or if no input has changed and the output has a schema. Whether a planned step has any
-    records or watermarks (`has_work`), and whether it ends before the heads (`input_until_change`), is known only once
-    the inputs' blocks are read.
+    `heads` contains the states of the inputs at their heads, by id. The result is None if there is nothing to do:
+    without a transform, if an input has no schema, or if no input has changed and the output has a schema. Only the
+    blocks of the inputs show whether a planned step has any records or watermarks (`has_work`), and whether it ends
+    before the heads (`input_until_change`).
     """
     if state.transform is None:
         return None
@@ -95,10 +94,10 @@ def _step_to(state: ChainState, head: ChainState) -> ExecuteTransformInput:
 
 
 def input_of(step: ExecuteTransformInput, blocks: Iterable[MetadataBlock]) -> InputSlices:
-    """Return the contribution of the blocks after `prevBlockHash` up to `newBlockHash`, oldest first, to a step.
+    """Return the contribution of an input to a step; `blocks` are those that the step names, oldest first.
 
-    This is the same for a planned step and a stored event's. Raises `InputMismatch` unless the blocks contain exactly
-    the records that the step names.
+    It is the same for a planned step and for the step of a stored event. Raises `InputMismatch` unless the blocks
+    contain exactly the records that the step names.
     """
     contents = _StepContents()
     for block in blocks:
@@ -111,9 +110,9 @@ def input_until_change(
 ) -> InputSlices:
     """Return the contribution of an input to a planned step, which ends before the input changes (spec: Batch step).
 
-    `blocks` are those after `prevBlockHash` up to `newBlockHash`, oldest first, with their hashes. A block that sets
-    schema or vocabulary ends the step if records or watermarks come before it, so that a request sees one schema per
-    input; the next step begins with that block.
+    `blocks` are those that the step names, oldest first, with their hashes. A block that sets schema or vocabulary ends
+    the step if records or watermarks come before it, so that a request has one schema per input. The next step begins
+    with that block.
     """
     contents = _StepContents()
     last = step.prev_block_hash
@@ -134,7 +133,7 @@ def input_until_change(
 
 @dataclass(slots=True)
 class _StepContents:
-    """Contents of the blocks of a step."""
+    """The slices and watermarks in the blocks of a step."""
 
     slices: list[DataSlice] = field(default_factory=list)
     watermarks: list[Watermark] = field(default_factory=list)
@@ -152,7 +151,7 @@ class _StepContents:
             self.watermarks.append(Watermark(system_time=block.system_time, event_time=event.new_watermark))
 
     def input_slices(self, step: ExecuteTransformInput) -> InputSlices:
-        """Return the contribution of a step of these blocks; raises `InputMismatch` unless it names their records."""
+        """Return the contribution of the blocks to a step; raises `InputMismatch` if the step names other records."""
         before = -1 if step.prev_offset is None else step.prev_offset
         last = before if step.new_offset is None else step.new_offset
         first = self.slices[0].offset_interval.start if self.slices else before + 1
@@ -175,14 +174,17 @@ def _redefines(block: MetadataBlock) -> bool:
 
 
 def has_work(state: ChainState, inputs: Iterable[InputSlices]) -> bool:
-    """Return whether a transform has to run: for an input's records, watermarks or other columns, or a first schema."""
+    """Return whether a transform has to run.
+
+    It has if an input has new records, watermarks, schema or vocabulary, or if the output has no schema yet.
+    """
     return state.schema is None or any(
         input_.slices or input_.watermarks or input_.is_redefined for input_ in inputs
     )
 
 
 def empty_step(state: ChainState) -> tuple[ExecuteTransformInput, ...]:
-    """Return the inputs of a step without new input, in SetTransform order."""
+    """Return the inputs of a step that reads nothing new, in SetTransform order."""
     done = (state.progress_of(dataset) for dataset in state.inputs)
     return tuple(
         ExecuteTransformInput(
@@ -199,9 +201,9 @@ PathOf = Callable[[Multihash], str]  # local path of a slice, by its physical ha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSource:
-    """An input as the engine gets it: its alias, vocabulary, a file with its schema, and its slices.
+    """An input for the engine: its alias, its vocabulary, a file with its schema, and the paths of its slices.
 
-    Vocabulary and schema are those at `last_block` of the input's step, not later ones.
+    Vocabulary and schema are those after the last block that the step reads, not later ones.
     """
 
     alias: str
@@ -212,7 +214,7 @@ class InputSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFiles:
-    """Local paths for the engine: the previous checkpoint, and where to write checkpoint and data."""
+    """Local paths for the engine: the previous checkpoint to read, and the new checkpoint and data to write."""
 
     prev_checkpoint: str | None
     new_checkpoint: str
@@ -230,7 +232,8 @@ def build_request(
 ) -> TransformRequest:
     """Return the request for the step after `state`, with inputs in SetTransform order (wire-facts §7.4).
 
-    `state` is the output's before the step, `alias` the output's name for logs, `system_time` that of the new block.
+    `state` is the output's state before the step, `alias` names the output in logs, and `system_time` is that of
+    the new block.
     """
     transform = state.transform
     if transform is None:
@@ -276,9 +279,9 @@ def next_event(
     new_data: DataSlice | None,
     new_checkpoint: Checkpoint | None,
 ) -> ExecuteTransform:
-    """Return the event of a transform that ran on top of `state`; the watermark is carried over, never lowered.
+    """Return the event for a transform step that ran on top of `state`; its watermark is never lower than before.
 
-    Raises `InvalidInput` if the engine's response and the slice that it wrote have different offsets.
+    Raises `InvalidInput` if the offsets in the engine's response differ from those of the slice that it wrote.
     """
     written = None if new_data is None else new_data.offset_interval
     if response.new_offset_interval != written:
@@ -296,24 +299,24 @@ def next_event(
 
 
 def is_no_op(state: ChainState, event: ExecuteTransform) -> bool:
-    """Return whether an event on top of `state` adds nothing, so that no block is written.
+    """Return whether an event adds nothing to `state`, so that no block is written.
 
-    An event may have nothing but input blocks; they are read again by the next one that has more (§5.5, 6).
+    An event may contain input blocks only. The next event that adds something then names these blocks again (§5.5, 6).
     """
     return event.new_data is None and event.new_checkpoint is None and event.new_watermark is None
 
 
 def is_migration(event: ExecuteTransform, replaced: SetTransform | None) -> bool:
-    """Return whether a transform is a migration from one query to the next (spec: Migrate Query).
+    """Return whether an event is the migration from one query to the next (spec: Migrate Query).
 
-    `replaced` is the transform that the previous block replaced, None if that block is not a SetTransform. A step that
-    runs a query reads something new of an input; a migration does not.
+    `replaced` is the transform that the previous block has replaced; None if that block is not a SetTransform. A step
+    that runs a query reads new blocks of an input; a migration reads none.
     """
     return replaced is not None and all(step.new_block_hash is None for step in event.query_inputs)
 
 
 def changes_nothing(state: ChainState, event: ExecuteTransform) -> bool:
-    """Return whether an event without new input leaves records, checkpoint and watermark of `state` unchanged."""
+    """Return whether an event without new input leaves records, checkpoint and watermark of `state` as they are."""
     checkpoint = None if event.new_checkpoint is None else event.new_checkpoint.physical_hash
     is_same = checkpoint == checkpoint_hash(state) and event.new_watermark == state.watermark
     return event.new_data is None and is_same

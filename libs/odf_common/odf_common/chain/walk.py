@@ -1,10 +1,10 @@
-"""Walks a chain in any store: checked, in constant memory, and safe against whatever the store contains.
+"""Walks over a chain in any store: checked, in constant memory, and safe whatever the store contains.
 
-Blocks are read by hash, so each is proven to be the requested one, and sequence numbers must fall by one at every step,
-so a walk ends. Only links are checked here; `chain/rules` checks the events.
+Blocks are read by hash, and the hash is verified. Sequence numbers must decrease by one at each step, so every walk
+ends. Only these links are checked here; `chain/rules` checks the events.
 
-Walks take a function that reads a block, not a `DatasetReader`: packs, spooled downloads and pushed blocks have no more
-to offer than that.
+Walks take a function that reads a block, not a `DatasetReader`, because packs, downloads and pushed blocks have
+no other methods.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ _RUN_BLOCKS: Final = 256  # blocks in memory while walking forwards
 
 
 class ChainBroken(VerificationFailed):
-    """A chain cannot be followed: a block is missing, damaged or misplaced.
+    """A chain cannot be followed because a block is missing, damaged or in the wrong place.
 
     `kind` is `missing`, `corrupt`, `unreadable` or `misplaced`.
     """
@@ -38,14 +38,14 @@ class ChainBroken(VerificationFailed):
     text: str
 
     def __str__(self) -> str:
-        """Return the block, its sequence number, and what is wrong with it."""
+        """Return a message with the block, its sequence number, and the problem."""
         at = "" if self.sequence_number is None else f", sequence number {self.sequence_number},"
         return f"block {self.block}{at} {self.text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockHeader:
-    """The first fields of `MetadataBlock`: enough for walking, at a tenth of the cost of decoding all of it."""
+    """The first fields of `MetadataBlock`, which suffice for a walk; decoding them takes a tenth of the time."""
 
     system_time: Timestamp
     prev_block_hash: Multihash | None = None
@@ -53,16 +53,16 @@ class BlockHeader:
 
 
 def read_link(read: ReadBlock, name: Multihash, sequence_number: int | None = None) -> Link:
-    """Return one block, checked against its hash and, if given, its sequence number.
+    """Return a block after verifying its hash and, if given, its sequence number.
 
-    Raises `ChainBroken`. Other errors of `read` are passed on.
+    Raises `ChainBroken`, and any other error of `read`.
     """
     raw = _read_raw(read, name, sequence_number)
     return _decode(name, raw, sequence_number)
 
 
 def iterate(read: ReadBlock, head: Multihash) -> Iterator[Link]:
-    """Yield hash, block and bytes from `head` back to the first block. Raises `ChainBroken`."""
+    """Yield the hash, the block and its bytes, from `head` back to the first block. Raises `ChainBroken`."""
     name: Multihash | None = head
     number: int | None = None
     while name is not None:
@@ -73,10 +73,10 @@ def iterate(read: ReadBlock, head: Multihash) -> Iterator[Link]:
 
 
 def blocks_between(read: ReadBlock, head: Multihash, stop: Multihash | None) -> Iterator[Link]:
-    """Yield the blocks after `stop` up to `head`, oldest first; all of them if `stop` is None.
+    """Yield the blocks after `stop` up to `head`, oldest first; all blocks if `stop` is None.
 
-    Raises `ChainBroken`, even if `stop` is not in the chain. Only a run of blocks is in memory at a time, so in a long
-    range all but the oldest run are read twice.
+    Raises `ChainBroken`, also for a `stop` that is not in the chain. Only one run of blocks is kept in memory, so in a
+    long range all blocks except those of the oldest run are read twice.
     """
     if head == stop:
         return
@@ -98,7 +98,7 @@ def blocks_between(read: ReadBlock, head: Multihash, stop: Multihash | None) -> 
 
 
 def number_before(read: ReadBlock, head: Multihash, kind: type[object]) -> int:
-    """Return the sequence number of the block before the last event of a kind in the chain, which has one.
+    """Return the sequence number of the block before the last event of this kind, which must exist in the chain.
 
     Raises `ChainBroken`.
     """
@@ -113,7 +113,7 @@ def _pop_links(run: list[tuple[Multihash, bytes]]) -> Iterator[Link]:
 
 
 def raw_blocks(read: ReadBlock, head: Multihash) -> Iterator[tuple[Multihash, bytes, Multihash | None]]:
-    """Yield hash, bytes and previous hash from `head` back to the first block, with no event decoded.
+    """Yield hash, bytes and previous hash of each block from `head` back to the first one, without decoding events.
 
     Raises `ChainBroken`.
     """
@@ -128,7 +128,7 @@ def raw_blocks(read: ReadBlock, head: Multihash) -> Iterator[tuple[Multihash, by
 def read_header(
     read: ReadBlock, name: Multihash, sequence_number: int | None = None
 ) -> tuple[bytes, BlockHeader]:
-    """Return a block's bytes and its header, checked as by `read_link`."""
+    """Return the bytes and the header of a block, with the same checks as `read_link`."""
     raw = _read_raw(read, name, sequence_number)
     try:
         header = decode_message(BlockHeader, decode_message(Manifest, raw).content)
@@ -168,9 +168,9 @@ def _check_header(name: Multihash, block: MetadataBlock | BlockHeader, number: i
 
 
 def fold(read: ReadBlock, head: Multihash, past: ChainState | None = None) -> ChainState:
-    """Return the state at `head`, with every rule checked on the way from `past`, or from the first block.
+    """Return the state at `head`, after checking all rules for each block since `past`, or since the first block.
 
-    Raises `ChainBroken`, even if `past` is not in the chain, and `ChainRuleViolated`.
+    Raises `ChainRuleViolated`, and `ChainBroken`, also for a `past` that is not in the chain.
     """
     state = past
     for name, decoded, _ in blocks_between(read, head, None if past is None else past.head):

@@ -1,1 +1,1 @@
-"""Bytes and text ⇄ the types of `metadata`: FlatBuffers for chains and engines, YAML and JSON for users."""
+"""Codecs for the types of `metadata`: FlatBuffers for chains and engines, YAML and JSON for users."""

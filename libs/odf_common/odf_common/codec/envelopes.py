@@ -1,4 +1,4 @@
-"""Bus messages: envelope ⇄ (key, value) of a Kafka record."""
+"""Conversion between bus messages (envelopes) and the keys and values of Kafka records."""
 
 from typing import Final, TypeAlias
 
@@ -52,9 +52,9 @@ def envelope(
     correlation_id: str = "",
     may_ignore: bool = False,
 ) -> Envelope:
-    """Wrap a body. A reply to `cause`, or a consequence of it, shares its correlation id.
+    """Return an envelope with this body. If it replies to `cause` or results from it, it has the same correlation id.
 
-    `message_id`, `sent_at` and an empty `correlation_id` are filled in on sending.
+    An empty `message_id`, `sent_at` or `correlation_id` is filled in when the message is sent.
     """
     message = Envelope(dataset_id=str(dataset), correlation_id=correlation_id, may_ignore=may_ignore)
     if cause is not None:
@@ -65,7 +65,7 @@ def envelope(
 
 
 def stamp(message: Envelope, *, message_id: str, sent_at: int) -> Envelope:
-    """Return the envelope with id, time (ns since the epoch) and correlation id where these were missing."""
+    """Return the envelope with its id, time (ns since the epoch) and correlation id filled in where they are empty."""
     parsed = Envelope()
     parsed.CopyFrom(message)
     parsed.message_id = message.message_id or message_id
@@ -75,7 +75,7 @@ def stamp(message: Envelope, *, message_id: str, sent_at: int) -> Envelope:
 
 
 def body_of(message: Envelope) -> Body | None:
-    """Return the body, None if this version does not know its kind."""
+    """Return the body of an envelope; None if this version does not know the kind of the body."""
     name = message.WhichOneof("body")
     if name is None:
         return None
@@ -84,12 +84,12 @@ def body_of(message: Envelope) -> Body | None:
 
 
 def encode(message: Envelope) -> tuple[bytes, bytes]:
-    """Return key and value of the record: the dataset's id, and the envelope."""
+    """Return the key and the value of the Kafka record: the dataset's id, and the encoded envelope."""
     return message.dataset_id.encode(), message.SerializeToString()
 
 
 def decode(key: bytes, value: bytes) -> Envelope:
-    """Decode a record; raises `InvalidInput` unless it is an envelope about the dataset in its key."""
+    """Decode a Kafka record; raises `InvalidInput` unless it is an envelope for the dataset in the key."""
     message = Envelope()
     try:
         message.ParseFromString(value)

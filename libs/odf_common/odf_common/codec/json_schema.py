@@ -1,8 +1,8 @@
-"""JSON Schemas (draft 2020-12) of manifests, derived from the model like the codecs.
+"""JSON Schemas (draft 2020-12) of manifests, generated from the same model as the codecs.
 
-A schema accepts what `codec/manifests.py` reads: manifests, and events and blocks without one; tags in their three
-spellings, bare tags, null for absent, and the meaning of `schema` before 0.37. It cannot distinguish 1.0 from 1, and
-only checks how hashes and times are spelt; their values are left to the decoder.
+A schema accepts the same texts as `codec/manifests.py`: manifests, and events and blocks without a manifest; tags in
+three spellings, bare tags, null for absent fields, and the meaning that `schema` had before 0.37. It cannot distinguish
+1.0 from 1. Of hashes and times it checks only the syntax; their values are checked by the decoder.
 """
 
 import inspect
@@ -50,7 +50,7 @@ NAMES: Final = (*_MANIFESTS, *_EVENTS)
 
 
 def schema_of(name: str) -> Schema:
-    """Return the schema of a kind of manifest, or of a single event; `name` is one of `NAMES`."""
+    """Return the JSON Schema for a kind of manifest or for a single event; `name` is one of `NAMES`."""
     match name:
         case "DatasetSnapshot":
             content: Shape = TableShape(DatasetSnapshot)
@@ -85,7 +85,7 @@ def schema_text(schema: Schema) -> str:
 
 
 def about(name: str) -> str:
-    """Return one sentence on what the schema describes."""
+    """Return a sentence that says what the schema describes."""
     match name:
         case "DatasetSnapshot":
             return first_paragraph(DatasetSnapshot)
@@ -116,7 +116,7 @@ def closed_object(properties: Mapping[str, Any], required: Iterable[str]) -> Sch
 
 
 def _definitions(content: Shape) -> dict[str, Schema]:
-    """Return the tables that a shape refers to, by name."""
+    """Return the definitions of all tables that a shape refers to, by name."""
     tables: dict[str, type] = {}
     waiting = list(_classes(content))
     while waiting:
@@ -165,7 +165,7 @@ def _field(cls: type, field: Field) -> Schema:
 
 
 def _not_said_twice(cls: type) -> Schema:
-    """Refuse the pre-0.37 meaning of `schema` together with the key that has replaced it."""
+    """Return a schema that refuses `schema` in its meaning before 0.37 together with the key that has replaced it."""
     former = formerly_schema(cls)
     if former is None:
         return {}
@@ -230,7 +230,7 @@ def _octets(of: type) -> Schema:
 
 
 def _in_union(members: Iterable[type]) -> list[Schema]:
-    """Return the forms of a union: each member, and bare tags of members without required fields."""
+    """Return the schemas for a union: each member, and bare tags for members without required fields."""
     members = tuple(members)
     bare = [
         tag_of(member, union_with(member))

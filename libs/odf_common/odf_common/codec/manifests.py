@@ -1,6 +1,6 @@
-"""Manifests in YAML or JSON, read and written (spec: Manifests; wire-facts §3.1).
+"""Reading and writing of manifests in YAML or JSON (spec: Manifests; wire-facts §3.1).
 
-A manifest is `kind`, `version` and `content`. Text is for users: block hashes are never computed from it.
+A manifest consists of `kind`, `version` and `content`. Its text is for users; block hashes are never computed from it.
 """
 
 import re
@@ -36,7 +36,7 @@ _FORMERLY_SCHEMA: Final = ("ddlSchema", "rawArrowSchema")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcedSnapshot:
-    """A snapshot and its source: the document, from a file or stream called `name`."""
+    """A snapshot and the document that it was read from; `name` is the name of the file or stream."""
 
     name: str
     snapshot: DatasetSnapshot
@@ -48,7 +48,7 @@ class SourcedSnapshot:
 
 
 def sourced_snapshots(text: bytes, name: str) -> tuple[SourcedSnapshot, ...]:
-    """Return every snapshot in `text`; raises `InvalidInput` with file, line, column and path of the error."""
+    """Return all snapshots in `text`; raises `InvalidInput` with the file, line, column and path of the error."""
     return tuple(
         SourcedSnapshot(name=name, snapshot=_read_located(_snapshot, document, name), document=document)
         for document in _some(text, name)
@@ -56,12 +56,12 @@ def sourced_snapshots(text: bytes, name: str) -> tuple[SourcedSnapshot, ...]:
 
 
 def snapshots_from_text(text: bytes, name: str) -> tuple[DatasetSnapshot, ...]:
-    """Return every snapshot in `text` without its source; raises like `sourced_snapshots`."""
+    """Return all snapshots in `text`, without their documents; raises the same errors as `sourced_snapshots`."""
     return tuple(written.snapshot for written in sourced_snapshots(text, name))
 
 
 def event_from_text(text: bytes, name: str) -> KnownEvent:
-    """Return the event of a MetadataEvent manifest, or of its bare content."""
+    """Return the event in a MetadataEvent manifest, or in the content of one without the manifest around it."""
 
     def read(value: Any) -> KnownEvent:
         if _is_manifest(value):
@@ -72,7 +72,7 @@ def event_from_text(text: bytes, name: str) -> KnownEvent:
 
 
 def block_from_text(text: bytes, name: str) -> tuple[MetadataBlock, int | None]:
-    """Return a block and its manifest's version; None for the bare content of a block."""
+    """Return a block and the version of its manifest; the version is None if `text` is only a manifest's content."""
 
     def read(value: Any) -> tuple[MetadataBlock, int | None]:
         if _is_manifest(value):
@@ -84,13 +84,13 @@ def block_from_text(text: bytes, name: str) -> tuple[MetadataBlock, int | None]:
 
 
 def block_to_yaml(raw: bytes) -> str:
-    """Return a block's bytes as a MetadataBlock manifest."""
+    """Return the block in `raw` as a MetadataBlock manifest in YAML."""
     decoded = decode_block(raw)
     return write({"kind": "MetadataBlock", "version": decoded.version, "content": to_plain(decoded.block)})
 
 
 def repository_from_text(text: bytes, name: str) -> Repository:
-    """Return the content of a Repository manifest."""
+    """Return the repository in a Repository manifest."""
 
     def read(value: Any) -> Repository:
         return from_plain(Repository, _content(value, "Repository", (1,))[0], "content")
@@ -99,12 +99,12 @@ def repository_from_text(text: bytes, name: str) -> Repository:
 
 
 def repository_to_yaml(repository: Repository) -> str:
-    """Return a Repository manifest."""
+    """Return a repository as a Repository manifest in YAML."""
     return write({"kind": "Repository", "version": 1, "content": to_plain(repository)})
 
 
 def to_yaml(value: object) -> str:
-    """Return a metadata object as YAML, without a manifest."""
+    """Return a metadata object as YAML, without a manifest around it."""
     return write(to_plain(value))
 
 
@@ -157,7 +157,7 @@ def _only(text: bytes, name: str) -> Document:
 
 
 def _location(document: Document, name: str, path: str) -> str:
-    """Return the position of a path; fields that were renamed may have their former names in the text."""
+    """Return the position of a path; in the text, renamed fields may still have their former names."""
     former = re.sub(rf"\.({'|'.join(_FORMERLY_SCHEMA)})\b", ".schema", path)
     locations = [location for location in map(document.location_of, (path, former)) if location is not None]
     if not locations:
@@ -167,7 +167,7 @@ def _location(document: Document, name: str, path: str) -> str:
 
 
 def _read_located(read: Callable[[Any], T], document: Document, name: str) -> T:
-    """Return the result of `read` for the document; its errors get file, line and column in front of the path."""
+    """Return the result of `read` for a document; adds file, line and column to the path in its errors."""
     try:
         return read(document.value)
     except InvalidInput as error:

@@ -1,7 +1,7 @@
-"""The metadata dataclasses as the codecs use them: per class its fields in slot order, per field its shape.
+"""The structure of the metadata dataclasses: the fields of a class in slot order, and the shape of each field.
 
-Only this module inspects type hints, once per class. The FlatBuffers and YAML codecs both work from its result, so the
-model is defined once (wire-facts §1).
+Only this module inspects type hints, once per class. The codecs for FlatBuffers and YAML both use the result, so that
+the model is defined only once (wire-facts §1).
 """
 
 import types
@@ -29,12 +29,12 @@ class Integer:
 
 @dataclass(frozen=True, slots=True)
 class Boolean:
-    """True or false, one byte."""
+    """A boolean, one byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnumShape:
-    """One value of an enum."""
+    """A value of an enum."""
 
     of: type[IntEnum]
     width: Width
@@ -47,7 +47,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Raw bytes, or one of the types that wrap them."""
+    """Raw bytes, or a type that wraps bytes."""
 
     of: type[bytes] | type[Multihash] | type[DatasetId]
 
@@ -66,38 +66,38 @@ class TableShape:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A union: the n-th member, from 1, has discriminator n; tags omit `prefix` from the members' names."""
+    """A union. The n-th member, counted from 1, has discriminator n; tags are the members' names without `prefix`."""
 
     members: tuple[type, ...]
     prefix: str
     extensions: tuple[tuple[str, type], ...] = ()
-    """The `$schema` of each member with the tag `Ext`, which are not in blocks."""
+    """The members that are written with the tag `Ext` and a `$schema`, by this schema; blocks do not contain them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A list of one shape."""
+    """A list of values of one shape."""
 
     of: "Shape"
 
 
 @dataclass(frozen=True, slots=True)
 class MapOf:
-    """A mapping of any strings to one shape; not in blocks."""
+    """A mapping from arbitrary strings to values of one shape; blocks do not contain it."""
 
     of: "Shape"
 
 
 @dataclass(frozen=True, slots=True)
 class Spelled:
-    """A value that is written in a way of its own; not in blocks."""
+    """A value with a notation of its own; blocks do not contain it."""
 
     name: str
-    """Name of the way: a `format` of JSON Schema, or the title of a schema."""
+    """Name of the notation: a `format` of JSON Schema, or the title of a schema."""
     read: Callable[[object], object]
-    """Returns the value; raises `InvalidInput`, its `where` relative to the value."""
+    """Returns the value for its notation; raises `InvalidInput` with a `where` relative to the value."""
     detail: object = None
-    """More about the values, for code that walks over them."""
+    """Further details about the values, for code that walks over them."""
 
 
 Leaf = Integer | Boolean | Text | Bytes | TimestampShape | Spelled
@@ -106,7 +106,7 @@ Shape = Leaf | EnumShape | TableShape | OneOf | Vector | MapOf
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """Marks an annotated union that is not in blocks."""
+    """Marks an annotated type as a union that blocks do not contain."""
 
     prefix: str
     extensions: tuple[tuple[str, type], ...] = ()
@@ -114,7 +114,7 @@ class Tagged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A field of a table: its slot, its shape, whether it may be absent, and its default then."""
+    """A field of a table: its slot, its shape, whether it is optional, and its default if it is absent."""
 
     name: str
     slot: int  # of the value; a union's discriminator has the slot before
@@ -157,7 +157,7 @@ _UNION_WITH: Final[dict[type, OneOf]] = {
 
 
 def union_with(member: type) -> OneOf | None:
-    """Return the union that `member` belongs to, None if it belongs to none."""
+    """Return the union that `member` belongs to; None if it does not belong to any."""
     return _UNION_WITH.get(member)
 
 
@@ -180,7 +180,7 @@ def fields_of(cls: type) -> tuple[Field, ...]:
 
 
 def shape_of(annotation: object) -> Shape:
-    """Return the shape of a type hint; `| None` is ignored here, since it belongs to the field."""
+    """Return the shape for a type hint; `| None` is ignored, because it is a property of the field."""
     origin = typing.get_origin(annotation)
     if origin in (types.UnionType, typing.Union):
         return _shape_of_members(typing.get_args(annotation))

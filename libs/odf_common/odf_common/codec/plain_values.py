@@ -1,8 +1,8 @@
-"""Metadata objects ⇄ plain values of YAML and JSON (wire-facts §3.1, §3.2).
+"""Conversion between metadata objects and the plain values of YAML and JSON (wire-facts §3.1, §3.2).
 
-Keys are camelCase, union members carry a `kind` without the union's prefix, hashes and ids are multibase strings, times
-are RFC 3339. Tags are accepted in their canonical form, in camelCase and in lower case (RFC-013). Errors name the path
-and, for an unknown key, the nearest known one.
+Keys are camelCase. Union members have a `kind` without the union's prefix, hashes and ids are multibase strings, and
+times are RFC 3339. Tags are accepted in canonical form, in camelCase and in lower case (RFC-013). Errors contain the
+path and, for an unknown key, the most similar known key.
 """
 
 import base64
@@ -50,7 +50,7 @@ UNKNOWN: Final = "Unknown"  # the kind of an event that this version cannot read
 
 
 def to_plain(value: object) -> dict[str, Any]:
-    """Return a metadata object as a dict for YAML or JSON; a union member carries its `kind`."""
+    """Return a metadata object as a dict for YAML or JSON; a union member includes its `kind`."""
     if isinstance(value, UnknownEvent):
         raw = base64.b64encode(value.raw).decode()
         return {"kind": UNKNOWN, "discriminator": value.discriminator, "reason": value.reason, "raw": raw}
@@ -88,12 +88,12 @@ def _attributes(extra: ExtraAttributes) -> Any:
 
 
 def from_plain(cls: type[T], plain: object, where: str = "") -> T:
-    """Return the `cls` that `plain` describes; raises `InvalidInput` with the path of the error as `where`."""
+    """Return the object of class `cls` that `plain` describes; raises `InvalidInput` whose `where` is the path."""
     return _Reader().value_of(cls, plain, where)
 
 
 def union_from_plain(union: OneOf, plain: object, where: str = "") -> Any:
-    """Return the member of `union` that `plain` describes."""
+    """Return the member of `union` that `plain` describes; raises `InvalidInput` whose `where` is the path."""
     return _Reader().member(union, plain, where)
 
 
@@ -116,9 +116,9 @@ def read_all(
 
 
 def map_spelled(shape: Shape, plain: Any, change: Callable[[Spelled, Any, str], Any], where: str = "") -> Any:
-    """Return a valid plain value, in which each value of a `Spelled` shape is what `change` returns for it.
+    """Return a copy of a valid plain value in which each value of a `Spelled` shape is replaced by `change`.
 
-    `change` takes the shape, the plain value and its path.
+    `change` is called with the shape, the plain value and its path.
     """
     match shape:
         case Spelled():
@@ -153,7 +153,7 @@ def _member_of(union: OneOf, plain: Mapping[str, Any]) -> type:
 
 
 class _Reader:
-    """Reads plain values; given a list of problems, it continues after errors, and accepts only canonical tags."""
+    """Reads plain values; with a list of problems, it continues after errors and accepts only canonical tags."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class _Reader:
         return self._problems is not None
 
     def attempt(self, read: Callable[[], Any]) -> Any:
-        """Return the result of `read`; None after an error that was added to the problems."""
+        """Return the result of `read`; None if it failed and the error was added to the problems."""
         try:
             return read()
         except InvalidInput as error:
@@ -177,7 +177,7 @@ class _Reader:
             return None
 
     def value_of(self, cls: type[T], plain: object, where: str) -> T:
-        """Return the `cls` that `plain` describes."""
+        """Return the object of class `cls` that `plain` describes."""
         union = union_with(cls)
         value = self.member(union, plain, where) if union else self._record(cls, plain, where)
         if not isinstance(value, cls) and not self._problems:
@@ -278,7 +278,7 @@ class _Reader:
                 return _leaf(shape, plain, where)
 
     def item(self, shape: Shape, plain: object, where: str) -> Any:
-        """Return the value of a shape; None after an error that was added to the problems."""
+        """Return the value of a shape; None if it failed and the error was added to the problems."""
         return self.attempt(lambda: self._value(shape, plain, where))
 
 
@@ -287,7 +287,7 @@ def _refuse_missing(key: str, where: str) -> None:
 
 
 def _field_for(cls: type, key: str, content: object, where: str) -> Field:
-    """Return the field of a key; for `schema` it depends on the type of the content."""
+    """Return the field for a key; for the key `schema` it depends on the type of the content."""
     keys = keys_of(cls)
     former = formerly_schema(cls)
     if key == "schema" and former is not None:
@@ -302,7 +302,7 @@ def _field_for(cls: type, key: str, content: object, where: str) -> Field:
 
 @cache
 def formerly_schema(cls: type) -> Field | None:
-    """Return the field that the key `schema` denoted before 0.37: DDL in read steps, Arrow in SetDataSchema."""
+    """Return the field that the key `schema` meant before 0.37: DDL in read steps, Arrow bytes in SetDataSchema."""
     keys = keys_of(cls)
     return keys.get("ddlSchema") or keys.get("rawArrowSchema")
 
@@ -331,7 +331,7 @@ def _unknown(plain: Mapping[str, Any], where: str) -> UnknownEvent:
 
 
 def tag_of(cls: type, union: OneOf | None) -> str:
-    """Return the `kind` of a member: its class's name without the union's prefix."""
+    """Return the `kind` of a union member: the name of its class without the union's prefix."""
     return cls.__name__.removeprefix(union.prefix if union else "")
 
 
@@ -442,7 +442,7 @@ def _extra(plain: object, where: str) -> ExtraAttributes:
 
 
 def camel(name: str) -> str:
-    """Return the key of a field in manifests."""
+    """Return the key in manifests for the name of a field."""
     first, *others = name.split("_")
     return first + "".join(word.title() for word in others)
 

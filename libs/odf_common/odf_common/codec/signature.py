@@ -1,4 +1,4 @@
-"""A block's signature ⇄ the bytes of the object `signatures/<block hash>`, JSON (docs/formats/signature.md)."""
+"""Encoding of block signatures as JSON, for the object `signatures/<block hash>` (docs/formats/signature.md)."""
 
 import json
 from typing import Final
@@ -12,7 +12,7 @@ SIZE_LIMIT: Final = 512  # bytes; a signature takes 227
 
 
 def encode_signature(signature: BlockSignature) -> bytes:
-    """Return `{"version":1,"signer":"did:key:…","signature":"f…"}` and a newline."""
+    """Return `{"version":1,"signer":"did:key:…","signature":"f…"}` followed by a newline."""
     content = {
         "version": VERSION,
         "signer": str(signature.signer),
@@ -22,7 +22,7 @@ def encode_signature(signature: BlockSignature) -> bytes:
 
 
 def decode_signature(raw: bytes) -> BlockSignature:
-    """Return the signature; raises `InvalidInput` unless `encode_signature` could have written the bytes."""
+    """Decode a signature; raises `InvalidInput` unless the bytes are exactly those that `encode_signature` writes."""
     if len(raw) > SIZE_LIMIT:
         raise InvalidInput(text=f"a signature has at most {SIZE_LIMIT} bytes")
     try:

@@ -1,4 +1,4 @@
-"""Times in protobuf messages: separate seconds and nanoseconds, since nanoseconds in 64 bits end in 2262."""
+"""Times in protobuf messages: seconds and nanoseconds are separate, because 64-bit nanoseconds end in the year 2262."""
 
 from google.protobuf.timestamp_pb2 import Timestamp as Message
 
@@ -6,16 +6,16 @@ from odf_common.metadata.scalars import NANOS, Timestamp
 
 
 def time_message(timestamp: Timestamp) -> Message:
-    """Return a time as a message."""
+    """Return a timestamp as a protobuf message."""
     seconds, nanos = divmod(timestamp.ns, NANOS)
     return Message(seconds=seconds, nanos=nanos)
 
 
 def time_message_or_none(timestamp: Timestamp | None) -> Message | None:
-    """Return a time as a message; None stays None, so that the field is absent."""
+    """Return a timestamp as a protobuf message; None stays None, so that the field is absent."""
     return None if timestamp is None else time_message(timestamp)
 
 
 def time_of(message: Message) -> Timestamp:
-    """Return the time of a message; nanoseconds beyond one second are added up."""
+    """Return the timestamp in a message; nanoseconds beyond one second are carried over."""
     return Timestamp(message.seconds * NANOS + message.nanos)

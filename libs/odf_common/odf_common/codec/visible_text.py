@@ -1,9 +1,10 @@
-"""Text as a terminal may show it: characters that act on the terminal, or that nobody sees, are escaped.
+"""Text that is safe to show in a terminal: control characters and invisible characters are escaped.
 
-Names, descriptions and records come from others. Control characters move the cursor, bidirectional ones reorder what
-stands next to them, and invisible ones make two names look alike. All of these are escaped, even where they have a good
-use, as in sequences of emoji. Letters of all scripts are shown, those written from right to left too. Variation
-selectors of symbols (U+FE00–FE0F) are shown: they change how the character before them looks, not where it stands.
+Names, descriptions and records come from other parties. Control characters move the cursor, bidirectional characters
+reorder the text next to them, and invisible characters make different names look the same. All of these are escaped,
+even where they have a legitimate use, as in sequences of emoji. Letters of all scripts are shown, including those that
+are written from right to left. Variation selectors of symbols (U+FE00–FE0F) are shown, because they only change the
+look of the character before them.
 """
 
 import json
@@ -22,7 +23,7 @@ END_OF_LINE: Final = "↵"
 
 
 def is_visible(text: str) -> bool:
-    """Return whether all characters are shown as they are; tabs and ends of lines are."""
+    """Return whether `visible` would leave the text as it is."""
     return _IN_LINES.search(text) is None
 
 
@@ -35,7 +36,7 @@ def visible(text: str) -> str:
 
 
 def visible_line(text: str) -> str:
-    """Return one line: tabs are escaped too, and an end of a line becomes `↵`."""
+    """Return text as a single line: tabs are escaped as well, and a line end becomes `↵`."""
     return _IN_LINE.sub(lambda match: END_OF_LINE if match[0] == "\n" else _escape(match[0]), text)
 
 

@@ -1,8 +1,8 @@
-"""YAML or JSON text ⇄ plain values (dicts, lists, scalars), as strict as JSON.
+"""Conversion between YAML or JSON text and plain values (dicts, lists, scalars), as strict as JSON.
 
-Manifests are untrusted, so only what JSON can express is accepted: no anchors, no tags, no repeated keys, string keys
-only, and a plain scalar is null, a boolean or a number only in the spellings of YAML 1.2 (`yes` and dates are strings).
-Line and column of every value are kept, so that errors can name them.
+Manifests are untrusted, so only what JSON can express is accepted: no anchors, no tags, no repeated keys, and only
+string keys. An unquoted scalar is null, a boolean or a number only in the notations of YAML 1.2; `yes` and dates are
+strings. The line and column of every value are recorded for error messages.
 """
 
 import contextlib
@@ -34,14 +34,14 @@ _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(slots=True)
 class _Location:
-    """A value's position, and those of inner values by the last steps of their paths: full paths would be quadratic."""
+    """The position of a value, and of its inner values by path step: storing full paths would take quadratic space."""
 
     line: int
     column: int
     below: "dict[str, _Location]"
 
     def nearest(self, path: str) -> "_Location":
-        """Return the position of the value at `path`, or of the innermost one that contains it."""
+        """Return the position of the value at `path`, or of the innermost value that contains it."""
         location = self
         while path:
             path = path.removeprefix(".")
@@ -57,7 +57,7 @@ class _Location:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document: its value and, on demand, the positions in it."""
+    """A document: its value and, computed on demand, the positions of values in it."""
 
     value: Any
     root: Callable[[], _Location | None]
@@ -72,7 +72,7 @@ class Document:
 
 
 def documents(text: bytes, name: str) -> tuple[Document, ...]:
-    """Return the non-empty documents in `text`; raises `InvalidInput` with file, line, column."""
+    """Return the non-empty documents in `text`; raises `InvalidInput` with file, line and column."""
     try:
         decoded = text.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -101,20 +101,20 @@ def scalar_of(text: str) -> str | int | float | bool | None:
 
 
 def child(path: str, key: str | int) -> str:
-    """Return the path of an item or a key below `path`."""
+    """Return the path of the item or key `key` below `path`."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     return f"{path}.{key}" if path else key
 
 
 def write(value: object) -> str:
-    """Return `value` as a YAML document, keys in the order given; hidden characters are escaped."""
+    """Return `value` as a YAML document with keys in the given order; invisible characters are escaped."""
     text = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf)
     return visible(text)  # they are only in double quotes, where YAML reads the escapes
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes scalars that we, or readers of YAML 1.1, do not read as strings; writes multi-line strings as blocks."""
+    """Quotes strings that a reader of YAML 1.1 or 1.2 would take for another type; multi-line strings become blocks."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -135,7 +135,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def _json_document(text: str, name: str) -> Document | None:
-    """Return the value of JSON, which PyYAML cannot read completely (tabs, surrogates); None for YAML."""
+    """Parse JSON, of which PyYAML cannot read everything (tabs, surrogates); return None if the text is YAML."""
     if not text.lstrip().startswith(("{", "[")):
         return None
 
@@ -150,7 +150,7 @@ def _json_document(text: str, name: str) -> Document | None:
 
 
 def json_value(text: str, name: str) -> Any:
-    """Return the value of JSON; raises `InvalidInput` if we refuse it, `ValueError` if it is not JSON."""
+    """Parse JSON; raises `ValueError` if the text is not JSON, `InvalidInput` if it is JSON that is not accepted."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
@@ -178,7 +178,7 @@ def json_value(text: str, name: str) -> Any:
 
 
 def _refuse_as_yaml(text: str, name: str) -> None:
-    """Raise `InvalidInput` with line and column if refused JSON is not acceptable YAML either."""
+    """Raise `InvalidInput` with line and column if JSON that was refused is not valid YAML either."""
     with contextlib.suppress(yaml.YAMLError):
         _Reader(text, name).read()
 

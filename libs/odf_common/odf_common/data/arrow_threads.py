@@ -1,7 +1,7 @@
-"""Starts the threads with which Arrow reads, before any of them is needed.
+"""Starts the threads with which Arrow reads before any of them is needed.
 
-If the system does not start one, Arrow counts it anyway, and what waits for it never ends. Threads that were
-started once stay.
+If the system refuses to start one later, Arrow still counts the thread, and tasks that wait for it never end. Threads
+that have been started stay.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ _COLUMNS_PER_THREAD: Final = 16  # more tasks than the threads that exist finish
 
 
 def start_arrow_threads() -> None:
-    """Start all threads that decode columns, and one that reads files; raises what Arrow raises if one cannot start."""
+    """Start all threads that decode columns, and one that reads files; raises Arrow's error if one cannot start."""
     pa.set_io_thread_count(1)  # files are local, and more of them would be started when they are needed
     table = pa.table({str(number): [number] for number in range(_COLUMNS_PER_THREAD * pa.cpu_count())})
     file = pa.BufferOutputStream()

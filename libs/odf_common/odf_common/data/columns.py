@@ -1,8 +1,9 @@
-"""The four system columns of every record (spec: Common Data Schema), and the type of a column after it was stored.
+"""The four system columns of every record (spec: Common Data Schema), and the types of columns as they are stored.
 
 The columns are `offset`, `op` (the operation type, +A, -R, -C or +C, encoded as `Operation`), `system_time` and
-`event_time`, before the record's own ones. The stored type is what a reader finds in a file without Arrow-specific
-metadata. Hashes and schemas use stored types only, so that they hold for every reader (wire-facts §4.6, §5.1).
+`event_time`; they come before the record's own columns. The stored type is the type that a reader finds in a file
+without Arrow-specific metadata. Hashes and schemas use stored types only, so that they are the same for every reader
+(wire-facts §4.6, §5.1).
 """
 
 from enum import IntEnum
@@ -24,7 +25,7 @@ _MAX_DECIMAL128: Final = 38  # digits; more need 256 bits
 
 
 def stored_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type on reading back; timestamps are in UTC, and seconds become milliseconds."""
+    """Return the type that a column has after it was stored: timestamps are in UTC, and seconds become milliseconds."""
     if kind.is_dictionary(type_):
         return stored_type(type_.value_type)
     if kind.is_struct(type_):
@@ -35,10 +36,10 @@ def stored_type(type_: pa.DataType) -> pa.DataType:
 
 
 def in_unit(values: pa.Array | pa.ChunkedArray, target: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Return timestamps or times of day in another unit, cut towards the past if it is coarser, also before 1970.
+    """Return timestamps or times of day in another unit, rounded down if the unit is coarser, even before 1970.
 
-    So no time moves into a later second or day, and their order is kept. Raises `pa.ArrowInvalid` if a time is outside
-    of what the unit can count.
+    Rounding down moves no time into a later second or day, and preserves the order. Raises `pa.ArrowInvalid` if a time
+    is out of the range of the unit.
     """
     if TIME_UNITS.index(target.unit) >= TIME_UNITS.index(values.type.unit):
         return values.cast(target)
@@ -55,12 +56,12 @@ def _has_before_1970(values: pa.Array | pa.ChunkedArray) -> bool:
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema on reading back, without metadata."""
+    """Return the schema that records have after they were stored, without metadata."""
     return pa.schema([_stored_field(column) for column in schema])
 
 
 def compared_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type by which schemas are compared: the stored type, for extensions (UUID) that of their storage."""
+    """Return the type by which schemas are compared: the stored type, or that of an extension's (UUID) storage."""
     type_ = stored_type(type_)
     if isinstance(type_, pa.BaseExtensionType):
         return compared_type(type_.storage_type)
@@ -72,14 +73,14 @@ def compared_type(type_: pa.DataType) -> pa.DataType:
 
 
 def compared_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with compared types, without metadata."""
+    """Return the schema with the types of `compared_type`, without metadata."""
     return pa.schema(
         [pa.field(column.name, compared_type(column.type), column.nullable) for column in schema]
     )
 
 
 def as_stored(table: pa.Table) -> pa.Table:
-    """Cast the columns whose values would change when stored; columns that differ only in layout stay as they are."""
+    """Cast the columns whose values would change when they are stored; columns with another layout only stay."""
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
         target = stored_type(column.type)
@@ -96,7 +97,7 @@ def _cast(column: pa.ChunkedArray, target: pa.DataType, name: str) -> pa.Chunked
 
 
 def _same_values(type_: pa.DataType, target: pa.DataType) -> bool:
-    """Return whether a column of `type_` is written, and hashed, exactly like one of `target`."""
+    """Return whether a column of `type_` is stored and hashed exactly like a column of `target`."""
     if type_ == target or kind.is_dictionary(type_):
         return type_ == target or _same_values(type_.value_type, target)
     if kind.is_nested(type_):
@@ -135,7 +136,7 @@ OPERATION: Final = 1  # position of the operation among the columns
 
 
 class Operation(IntEnum):
-    """Values of the column `op`: what a record does to earlier ones (RFC-015)."""
+    """Values of the column `op`: the effect of a record on earlier records (RFC-015)."""
 
     APPEND = 0
     RETRACT = 1
@@ -144,10 +145,10 @@ class Operation(IntEnum):
 
 
 def check_corrections(operations: pa.Array | pa.ChunkedArray) -> None:
-    """Raise `InvalidInput` unless every -C is directly before its +C, and no +C is alone (RFC-015; wire-facts §5.1).
+    """Raise `InvalidInput` unless -C and +C only occur as pairs of consecutive records (RFC-015; wire-facts §5.1).
 
-    `operations` has one integer per record, ordered by offset. The error names the first record, counted from 1, that
-    is half a correction.
+    `operations` has one integer per record, ordered by offset. The error contains the number, from 1, of the first
+    record whose counterpart is missing.
     """
     ops = operations.to_numpy(zero_copy_only=False)
     is_from, is_to = ops == Operation.CORRECT_FROM, ops == Operation.CORRECT_TO
@@ -179,7 +180,7 @@ def with_system_columns(
     vocab: DatasetVocabulary,
     signed: bool,
 ) -> pa.Table:
-    """Number the records and add the system columns: offset, op, system_time, event_time, then the data.
+    """Add the system columns in front of the data: offset (from `first_offset`), op, system_time, event_time.
 
     `ops` has one `Operation` per record; None means that all are appends. Raises `InvalidInput` if the event time is
     missing, null or not a time, or if the records have a column with the name of another system column.
@@ -208,7 +209,7 @@ def with_system_columns(
 
 
 def normalize_timestamps(table: pa.Table) -> pa.Table:
-    """Convert all timestamps to UTC and a unit that is stored unchanged; those without a zone are taken as UTC."""
+    """Convert all timestamps to UTC and a unit that can be stored unchanged; those without a time zone are UTC."""
     fields = [column.with_type(_normalize(column.type)) for column in table.schema]
     if all(new.type == old.type for new, old in zip(fields, table.schema, strict=True)):
         return table

@@ -1,4 +1,4 @@
-"""Schemas as SQL column definitions (DDL), as users write them: parsed, and formatted."""
+"""Schemas as SQL column definitions (DDL): parsing what users write, and formatting."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -44,9 +44,9 @@ _UNITS: Final = ((0, "s"), (3, "ms"), (6, "us"), (9, "ns"))  # maximum decimals 
 
 
 def ddl_to_schema(columns: Sequence[str]) -> pa.Schema:
-    """Return the Arrow schema of column definitions such as `population BIGINT NOT NULL`, in their order.
+    """Return the Arrow schema for column definitions such as `population BIGINT NOT NULL`, in the same order.
 
-    Timestamps are in UTC. Raises `InvalidInput` naming the column.
+    Timestamps are in UTC. Raises `InvalidInput` with the name of the column.
     """
     fields: list[pa.Field] = []
     for text in columns:
@@ -190,7 +190,7 @@ class _Definitions:
         raise self._error(f"{word}({digits}) does not exist; a second has at most 9 digits")
 
     def _parameters(self, most: int) -> tuple[int, ...]:
-        """Return the numbers in parentheses, empty if there are no parentheses."""
+        """Return the numbers in parentheses; none if there are no parentheses."""
         numbers: list[int] = []
         if self._accept("("):
             while True:
@@ -232,7 +232,7 @@ class _Definitions:
         return self._tokens[self._position - 1]
 
     def _if_cut(self) -> str:
-        """Return a hint for a definition that ends inside parentheses, as YAML cuts it at a comma."""
+        """Return a hint for a definition that ends inside parentheses, because YAML splits lists at commas."""
         is_cut = self._text.count("(") > self._text.count(")")
         return (
             '; in a YAML list such as [amount DECIMAL(6,2)], quote it: ["amount DECIMAL(6,2)"]'
@@ -274,12 +274,12 @@ _DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 def schema_to_ddl(schema: pa.Schema) -> tuple[str, ...]:
-    """Return a definition for each column as it is stored; raises `InvalidInput` for types without one."""
+    """Return the definition of each column as it is stored; raises `InvalidInput` for types that DDL does not have."""
     return tuple(_definition(column, " ", column.name) for column in schema)
 
 
 def type_to_ddl(type_: pa.DataType) -> str:
-    """Return a type as manifests write it; as Arrow does if they cannot."""
+    """Return a type as DDL writes it, or as Arrow does if DDL does not have it."""
     try:
         return _type(stored_type(type_), "")
     except InvalidInput:

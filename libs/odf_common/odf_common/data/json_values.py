@@ -1,4 +1,4 @@
-"""Values and records as JSON: what the command prints, and the server answers."""
+"""Values and records as JSON, as commands print them and the server returns them."""
 
 import base64
 import math
@@ -18,7 +18,7 @@ _NO_PYTHON_VALUE: Final = (ArithmeticError, LookupError, NotImplementedError, OS
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 - JSON
-    """Return a JSON value: times as RFC 3339 in UTC, decimals and non-finite numbers as strings, bytes as base64."""
+    """Return a JSON value: times as RFC 3339 in UTC, decimals and non-finite numbers as text, bytes as base64."""
     match value:
         case Mapping():
             return {str(key): plain(item) for key, item in value.items()}
@@ -52,7 +52,7 @@ def _scalar(value: object) -> Any:  # noqa: ANN401 - JSON
 def record_rows(table: "pa.Table") -> Iterator[Mapping[str, object]]:
     """Iterate over records as mappings, in order.
 
-    A value without a Python equivalent becomes a string; a time then has its number and type.
+    A value without a Python equivalent becomes a string; if it is a time, the string contains its number and type.
     """
     table = table.rename_columns(distinct(table.column_names))
     is_direct = not any(_has_nanoseconds(kind) for kind in table.schema.types)
@@ -69,7 +69,7 @@ def record_rows(table: "pa.Table") -> Iterator[Mapping[str, object]]:
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """Return distinct names: a query may return two columns with the same name."""
+    """Return the names made unique, because a query may return two columns with the same name."""
     result: list[str] = []
     for name in names:
         number, other = 2, name
@@ -80,7 +80,7 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 
 def _python_value(value: "pa.Scalar") -> object:
-    """Return a value as its Python equivalent, or as a string if it has none."""
+    """Return the Python equivalent of a value, or a string if there is none."""
     try:
         return value.as_py() if not value.is_valid or not _has_nanoseconds(value.type) else _in_parts(value)
     except _NO_PYTHON_VALUE:
@@ -110,7 +110,7 @@ def _in_parts(value: "pa.Scalar") -> object:
 
 
 def _exact(nanos: int, kind: "pa.DataType") -> object:
-    """Return a value counted in nanoseconds exactly; Python's own types have microseconds only."""
+    """Return a value in nanoseconds without rounding; Python's own types have only microseconds."""
     if str(kind).startswith("timestamp"):
         return Timestamp(nanos)
     if str(kind).startswith("duration"):
@@ -123,5 +123,5 @@ def _exact(nanos: int, kind: "pa.DataType") -> object:
 
 
 def _has_nanoseconds(kind: "pa.DataType") -> bool:
-    """Return whether values of a type, or values nested in them, are counted in nanoseconds."""
+    """Return whether the type, or a type nested in it, has nanoseconds as its unit."""
     return any(mark in str(kind) for mark in ("timestamp[ns", "time64[ns", "duration[ns"))

@@ -1,4 +1,4 @@
-"""The ODF data schema of newer manifest versions ⇄ Arrow schemas (wire-facts §1.6)."""
+"""Conversion between the ODF data schema of newer manifest versions and Arrow schemas (wire-facts §1.6)."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -32,7 +32,7 @@ _OF_PLAIN: Final[Mapping[pa.DataType, type]] = {plain: of for of, plain in _PLAI
 
 
 def to_arrow(schema: odf.DataSchema) -> pa.Schema:
-    """Return the Arrow schema; columns are required unless their type is an option. Raises `InvalidInput`."""
+    """Return the Arrow schema; a column is required unless its type is `Option`. Raises `InvalidInput`."""
     return pa.schema([_field(column) for column in schema.fields])
 
 
@@ -71,7 +71,7 @@ def _type(type_: odf.DataType) -> pa.DataType:
 
 
 def _of_time(type_: odf.DataType) -> pa.DataType:
-    """Return the Arrow type of timestamps, times and durations; by default milliseconds and UTC."""
+    """Return the Arrow type for timestamps, times and durations; the defaults are milliseconds and UTC."""
     match type_:
         case odf.DataTypeTimestamp(unit=None, timezone=None):
             return TIMESTAMP
@@ -91,7 +91,7 @@ def _unit(unit: odf.TimeUnit | None) -> str:
 
 
 def from_arrow(schema: pa.Schema) -> odf.DataSchema:
-    """Return the ODF schema; different layouts of the same values are one type. Raises `InvalidInput`."""
+    """Return the ODF schema; Arrow types that differ only in layout become the same type. Raises `InvalidInput`."""
     return odf.DataSchema(fields=tuple(_data_field(column, column.name) for column in schema))
 
 

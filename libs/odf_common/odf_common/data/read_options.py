@@ -1,4 +1,4 @@
-"""Possible options of read steps; `where` in errors is the option, as in a manifest (spec: ReadStep)."""
+"""Checks of the options of read steps; `where` in an error is the option's name in the manifest (spec: ReadStep)."""
 
 import codecs
 from contextlib import suppress
@@ -28,7 +28,7 @@ _NO_CHARSETS: Final = frozenset(
 
 
 def require_options(step: ReadStep) -> None:
-    """Raise `InvalidInput` for an option that can never be obeyed."""
+    """Raise `InvalidInput` for an option that no file could satisfy or that is not supported."""
     if isinstance(step, ReadStepCsv):
         require_csv_characters(step)
     if isinstance(step, ReadStepJson):
@@ -41,7 +41,7 @@ def require_options(step: ReadStep) -> None:
 
 
 def require_csv_characters(step: ReadStepCsv) -> None:
-    """Raise `InvalidInput` unless separator, quote and escape are single characters that can be distinguished."""
+    """Raise `InvalidInput` unless separator, quote and escape are distinguishable single characters."""
     characters = {"separator": step.separator, "quote": step.quote, "escape": step.escape}
     for name, value in characters.items():
         is_off = value == "" and name != "separator"

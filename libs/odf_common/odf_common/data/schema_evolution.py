@@ -1,11 +1,11 @@
-"""Schemas of slices: converted to and from events, which may follow which, and records aligned with an existing one.
+"""Schemas of slices: conversion from and to events, permitted changes, and alignment of records.
 
-In events they are bare FlatBuffers: the IPC `Schema` table without the enclosing message (wire-facts §1.1, §1.6, §5.5,
-22).
+In events, schemas are bare FlatBuffers: the IPC `Schema` table without the enclosing message (wire-facts §1.1,
+§1.6, §5.5, 22).
 
-Alignment works whichever implementation began the dataset. Only what leaves every value unchanged is taken from it:
-whether a column is required, the integer types of offset and operation, and the unit of timestamps. All other
-differences are left to `check_evolution`.
+Alignment adapts records to the schema of a dataset that any implementation may have begun. It changes only what leaves
+every value as it is: whether a column is required, the integer types of offset and operation, and the unit of
+timestamps. All other differences are left to `check_evolution`.
 """
 
 import struct
@@ -39,12 +39,12 @@ OUTGROWN: Final = (
 
 
 def schema_to_event(schema: pa.Schema) -> SetDataSchema:
-    """Return the event that declares slices of this schema: in Arrow's form, which every version can read."""
+    """Return the event that declares this schema for slices, in Arrow's form, which all versions can read."""
     return SetDataSchema(raw_arrow_schema=write_schema(stored_schema(schema)))
 
 
 def schema_of_event(event: SetDataSchema) -> pa.Schema:
-    """Return the schema, whichever form it has; raises `InvalidInput` if it is missing or malformed."""
+    """Return the schema that an event declares in either form; raises `InvalidInput` if it is missing or malformed."""
     if event.schema is not None:
         return to_arrow(event.schema)
     if event.raw_arrow_schema is None:
@@ -55,16 +55,16 @@ def schema_of_event(event: SetDataSchema) -> pa.Schema:
 
 
 def check_evolution(old: pa.Schema, new: pa.Schema) -> bool:
-    """Return whether `new` differs from `old`; raises `InvalidInput`, naming the column, if it breaks old readers.
+    """Return whether `new` differs from `old`; raises `InvalidInput` with the column if the change is not permitted.
 
-    Columns may be added if they are optional, and may be reordered. Layouts with the same stored form do not differ.
+    Optional columns may be added, and columns may be reordered. Layouts with the same stored form do not differ.
     """
     _check_fields(tuple(old), tuple(new), "")
     return not _is_same(old, new)
 
 
 def with_optionality_of(old: pa.Schema, new: pa.Schema) -> pa.Schema:
-    """Return `old` with all columns, nested ones too, as optional or required as they are in `new`."""
+    """Return `old` with all columns, including nested ones, as optional or required as in `new`."""
     return pa.schema(_as_optional(tuple(old), tuple(new)))
 
 
@@ -136,7 +136,7 @@ _HEADER_AT: Final = 24  # bytes into _MESSAGE
 
 
 def write_schema(schema: pa.Schema) -> bytes:
-    """Return the bare table, without metadata; equal schemas give equal bytes."""
+    """Return the schema as a bare FlatBuffers table without metadata; equal schemas give equal bytes."""
     message: bytes = schema.remove_metadata().serialize().to_pybytes()[_FRAME_BYTES:]
     table = _uint32(message, 0)
     vtable = table - struct.unpack_from("<i", message, table)[0]
@@ -148,7 +148,7 @@ def write_schema(schema: pa.Schema) -> bytes:
 
 
 def read_schema(raw: bytes) -> pa.Schema:
-    """Return the schema of a bare table; raises `InvalidInput` for other bytes."""
+    """Return the schema in a bare FlatBuffers table; raises `InvalidInput` if the bytes are not one."""
     if len(raw) < _ALIGNMENT or _uint32(raw, 0) >= len(raw):
         raise InvalidInput(text=f"{len(raw)} bytes are not an Arrow schema", where="SetDataSchema")
     message = bytearray(_MESSAGE)
@@ -169,7 +169,7 @@ def _uint32(raw: bytes, position: int) -> int:
 def aligned_schema(
     record_schema: pa.Schema, dataset_schema: pa.Schema, vocab: DatasetVocabulary
 ) -> pa.Schema:
-    """Return the stored form of `found`, aligned to the schema `known` of a dataset; new columns stay."""
+    """Return the stored form of `record_schema`, aligned to `dataset_schema`; new columns stay."""
     before = {column.name: column for column in stored_schema(dataset_schema)}
     numbers = {vocab.offset_column, vocab.operation_type_column}
     fields = []
@@ -186,9 +186,9 @@ Cut = Callable[[pa.Array, pa.DataType], pa.Array]  # timestamps in a unit that m
 def align_to_schema(
     records: pa.Table, dataset_schema: pa.Schema, vocab: DatasetVocabulary, cut: Cut = in_unit
 ) -> pa.Table:
-    """Return the records aligned to the schema of a dataset; finer timestamps are cut to its unit by `cut`.
+    """Return the records aligned to the schema of a dataset; `cut` converts timestamps to the dataset's unit.
 
-    Raises `InvalidInput` naming a column with nulls that is required in the dataset.
+    Raises `InvalidInput` with the column if it contains nulls but is required in the dataset.
     """
     target = aligned_schema(records.schema, dataset_schema, vocab)
     fields, columns = [], []
@@ -209,7 +209,7 @@ def align_to_schema(
 
 
 def with_new_columns(dataset_schema: pa.Schema, record_schema: pa.Schema) -> pa.Schema:
-    """Return `known`, followed by the columns that only `found` has, each of them optional."""
+    """Return `dataset_schema` followed by the columns that only `record_schema` has, as optional columns."""
     names = set(dataset_schema.names)
     new = [field for field in stored_schema(record_schema) if field.name not in names]
     return pa.schema([*dataset_schema, *(pa.field(field.name, field.type, nullable=True) for field in new)])
@@ -231,7 +231,7 @@ def _continued_type(new: pa.DataType, old: pa.DataType) -> pa.DataType:
 
 
 def _cast_nested(values: pa.Array, expected: pa.DataType, where: str, cut: Cut) -> pa.Array:
-    """Return stored values as another type of the same shape; Arrow's cast cannot make nested fields required."""
+    """Return values as another type of the same structure; Arrow's cast cannot make nested fields required."""
     if values.type == expected:
         return values
     if kind.is_struct(expected):
@@ -252,7 +252,7 @@ def _cast_nested(values: pa.Array, expected: pa.DataType, where: str, cut: Cut) 
 
 
 def _require_countable(values: pa.Array, expected: pa.DataType, where: str) -> None:
-    """Raise `InvalidInput` with the first time that is outside of what the unit can count, as nanoseconds can."""
+    """Raise `InvalidInput` with the first time that is out of the range of the unit, such as nanoseconds."""
     ratio = PER_SECOND[expected.unit] // PER_SECOND[values.type.unit]
     if ratio > 1:
         numbers, most = values.cast(pa.int64()), np.iinfo(np.int64).max // ratio

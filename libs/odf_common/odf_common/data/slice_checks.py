@@ -1,4 +1,4 @@
-"""Checks whether the records of a slice are what its block and chain declare, beyond their hash.
+"""Checks that the records of a slice agree with its block and its chain; the hash is checked elsewhere.
 
 Spec: Common Data Schema; wire-facts §5.1; RFC-015.
 """
@@ -29,7 +29,7 @@ SYSTEM_TIME_MISMATCH: Final = "system-time-mismatch"
 
 
 class RecordsDiffer(VerificationFailed):
-    """The records of a slice differ from what is declared; `kind` is one of the constants above."""
+    """The records of a slice differ from what the chain declares; `kind` is one of the constants above."""
 
     MESSAGE = "{text}"
 
@@ -40,11 +40,11 @@ class RecordsDiffer(VerificationFailed):
 def check_records(
     table: pa.Table, interval: OffsetInterval, schema: pa.Schema | None, system_time: Timestamp | None
 ) -> None:
-    """Raise `RecordsDiffer` unless the records have the declared schema and offsets, and no column or half is missing.
+    """Raise `RecordsDiffer` unless the records have the declared schema and offsets, and valid system columns.
 
-    Times and dates are of years that every reader supports, and no record is later than its block; `system_time` is
-    the block's, None if it does not exist yet. Optionality is not compared: files of other implementations state more
-    than their schemas.
+    Corrections must be complete, years within the range that every reader supports, and no record later than its block,
+    whose time is `system_time` (None if there is no block yet). Whether columns are optional is not compared, because
+    files of other implementations are stricter than their schemas.
     """
     if schema is not None:
         _check_schema(table.schema, schema)
@@ -114,7 +114,10 @@ def _check_years(table: pa.Table, start: int) -> None:
 
 
 def _check_system_times(column: pa.ChunkedArray, block: Timestamp, start: int) -> None:
-    """Blocks may have nanoseconds where records have milliseconds (wire-facts §5.4)."""
+    """Raise `RecordsDiffer` if a record is later than its block, compared in milliseconds.
+
+    Blocks may have nanoseconds where records have only milliseconds (wire-facts §5.4).
+    """
     if not kind.is_timestamp(column.type):
         raise RecordsDiffer(kind=SYSTEM_TIME_MISMATCH, text=f"system times are {column.type}")
     latest = block.ns * PER_SECOND[column.type.unit] // NANOS

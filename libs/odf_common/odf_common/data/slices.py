@@ -1,11 +1,11 @@
-"""Data slices: one Parquet file each, written once, never trusted when read (spec: Data Slice; wire-facts §5.2).
+"""Data slices: Parquet files, written once and not trusted when they are read (spec: Data Slice; wire-facts §5.2).
 
-Files have no Arrow-specific metadata, so every reader finds the same types, and the logical hash computed on writing
-equals the one computed on reading.
+Files have no Arrow-specific metadata, so that every reader finds the same types, and the logical hash is the same when
+it is computed on writing and on reading.
 
-The memory that a table of strangers takes when it is decoded is computed before it is: a file or message may have a
-value once, and say that millions of rows have it, as a dictionary, as a run, or in a compressed buffer. Some hundred
-bytes can stand for more rows than any machine holds.
+The memory for decoding an untrusted table is computed in advance. A file or message may contain a value only once and
+declare millions of rows with it, by a dictionary, a run or a compressed buffer. So a few hundred bytes can expand to
+more rows than any machine can hold.
 """
 
 import errno
@@ -37,7 +37,7 @@ _WIDTH: Final = 8  # bytes of a value whose type does not say it
 
 
 def row_width(type_: pa.DataType) -> float:
-    """Return the bytes that a value of a type takes at least."""
+    """Return the minimum size in bytes of a value of this type."""
     try:
         return float(type_.bit_width) / 8
     except ValueError:
@@ -45,7 +45,7 @@ def row_width(type_: pa.DataType) -> float:
 
 
 def expanded_bytes(values: pa.Array) -> int:
-    """Return the bytes that the values of dictionaries and runs take when each row has its own; 0 for plain ones."""
+    """Return the size in bytes of dictionary and run-length encoded values after expansion; 0 for other encodings."""
     type_ = values.type
     if kind.is_dictionary(type_):
         return int(_sizes(values.dictionary)[values.indices.drop_null().to_numpy()].sum())
@@ -59,7 +59,7 @@ def expanded_bytes(values: pa.Array) -> int:
 
 
 def _sizes(values: pa.Array) -> npt.NDArray[np.float64]:
-    """Return the bytes of each value, of nested ones not less than that."""
+    """Return the size in bytes of each value; for nested values, an upper bound."""
     type_ = values.type
     is_text = kind.is_string(type_) or kind.is_binary(type_)
     if is_text or kind.is_large_string(type_) or kind.is_large_binary(type_):
@@ -72,7 +72,7 @@ def _sizes(values: pa.Array) -> npt.NDArray[np.float64]:
 
 
 def parquet_text_bytes(source: Path | pa.NativeFile, limit: int) -> int:
-    """Return the bytes of a Parquet file's strings when each row has its own; it stops counting beyond `limit`."""
+    """Return the size in bytes of a Parquet file's strings after expansion; counting stops once it exceeds `limit`."""
     with pq.ParquetFile(source, memory_map=True) as parquet:
         columns = [parquet.schema.column(index) for index in range(len(parquet.schema))]
         texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
@@ -96,7 +96,7 @@ MAX_FOREIGN_BYTES: Final = 1 << 34  # decoded, of an untrusted file, which is re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceFile:
-    """A written slice: hashes of its records and of its bytes; `size` in bytes."""
+    """A written slice: the hashes of its records and of its bytes, and its `size` in bytes."""
 
     logical_hash: Multihash
     physical_hash: Multihash
@@ -104,17 +104,17 @@ class SliceFile:
 
 
 class CorruptSlice(VerificationFailed):
-    """A data slice cannot be read as Parquet."""
+    """A data slice cannot be read as a Parquet file."""
 
     file: str
     why: str
 
 
 def write_slice(table: pa.Table, file: Path) -> SliceFile:
-    """Write all records to a new file, hashing while encoding; the file is not yet fsynced on return.
+    """Write all records to a new file and compute its hashes on the way; the file is not synced yet.
 
-    The first column has to be the offset. Before anything is written, raises `UnhashableType` or `InvalidInput` for a
-    column that cannot be stored, and `InvalidInput` for an empty table: slices without records do not exist.
+    The first column must be the offset. Before anything is written, raises `UnhashableType` or `InvalidInput` for a
+    column that cannot be stored, and `InvalidInput` for an empty table, because slices without records do not exist.
     """
     if len(table) == 0:
         raise InvalidInput(text="a data slice needs at least one record")
@@ -128,7 +128,7 @@ def write_slice(table: pa.Table, file: Path) -> SliceFile:
 
 
 def read_slice(file: Path, columns: list[str] | None = None) -> pa.Table:
-    """Return the records in file order, validated; raises `NotFound` or `CorruptSlice`."""
+    """Return the records in file order, after Arrow's validation; raises `NotFound` or `CorruptSlice`."""
     with _reading(file), pq.ParquetFile(file, memory_map=True) as parquet:
         _check_declared(parquet, file)
         table = parquet.read(columns, use_threads=True)
@@ -137,11 +137,10 @@ def read_slice(file: Path, columns: list[str] | None = None) -> pa.Table:
 
 
 def read_foreign_slice(file: Path, records: int, most: int = MAX_FOREIGN_BYTES) -> pa.Table:
-    """Return the records of an untrusted file; raises `CorruptSlice` before reading takes more than `most` bytes.
+    """Return the records of an untrusted file; raises `CorruptSlice` before reading would take more than `most` bytes.
 
-    If it has another number of `records`, that is refused here only if reading them would take much.
-
-    A dictionary stores a string once, however many records have it: the expanded size is computed before expanding.
+    A number of records other than `records` is refused here only if reading them would take much memory. A dictionary
+    stores a string once, however many records have it, so the expanded size is computed before the file is read.
     """
     with _reading(file), pq.ParquetFile(file, memory_map=True) as parquet:
         limit = _decoded_limit(file, most)
@@ -158,7 +157,7 @@ def read_foreign_slice(file: Path, records: int, most: int = MAX_FOREIGN_BYTES) 
 
 
 def hash_slice(file: Path) -> Multihash:
-    """Return the logical hash of a file of any size, reading a row group at a time.
+    """Return the logical hash of a file of any size; only one row group is in memory at a time.
 
     Raises `NotFound`, `CorruptSlice`, or `UnhashableType`.
     """
@@ -198,7 +197,7 @@ def _encode(table: pa.Table, sink: "_HashingFile") -> None:
 
 
 def _leaves(column: pa.Field, parent: str) -> list[str]:
-    """Return the Parquet paths of a column's values."""
+    """Return the Parquet paths of the values in a column, except booleans."""
     name = f"{parent}{column.name}"
     if kind.is_struct(column.type):
         return [path for inner in column.type.fields for path in _leaves(inner, f"{name}.")]
@@ -208,7 +207,7 @@ def _leaves(column: pa.Field, parent: str) -> list[str]:
 
 
 def _decoded_limit(file: Path, most: int) -> int:
-    """Return the greatest number of bytes that a decoded file may have."""
+    """Return the maximum size in bytes of the decoded file: in proportion to its size on disk, up to `most`."""
     return min(max(_HARMLESS_BYTES, file.stat().st_size * _MAX_INFLATION), most)
 
 
@@ -217,7 +216,7 @@ def _decoded_bytes(metadata: pq.FileMetaData) -> int:
 
 
 def _check_declared(parquet: pq.ParquetFile, file: Path, limit: int | None = None) -> None:
-    """Refuse footers that are inconsistent or do not fit the file's size, before memory is allocated for them."""
+    """Raise `CorruptSlice` if the footer is inconsistent or declares more than `limit`, before memory is allocated."""
     metadata = parquet.metadata
     groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     if min(groups, default=0) < 0 or sum(groups) != metadata.num_rows:
@@ -240,7 +239,7 @@ def _check_declared(parquet: pq.ParquetFile, file: Path, limit: int | None = Non
 
 
 class _HashingFile:
-    """A new file that is hashed as it is written."""
+    """A new file whose bytes are hashed while they are written."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("xb")
@@ -255,11 +254,11 @@ class _HashingFile:
         return self._file.write(raw)
 
     def flush(self) -> None:
-        """Pass what was written to the operating system."""
+        """Pass written bytes to the operating system."""
         self._file.flush()
 
     def tell(self) -> int:
-        """Return the number of bytes written."""
+        """Return the number of bytes written so far."""
         return self.size
 
     def close(self) -> None:
@@ -268,7 +267,7 @@ class _HashingFile:
         self.closed = True
 
     def hash(self) -> Multihash:
-        """Return the physical hash."""
+        """Return the physical hash of the bytes written."""
         return Multihash.sha3(self._digest.digest())
 
     def __enter__(self) -> Self:
@@ -281,7 +280,7 @@ class _HashingFile:
 
 
 class _reading:  # noqa: N801 - reads as a verb
-    """Turns Arrow's errors for a bad file into `CorruptSlice`; a transient error is raised as it is."""
+    """Converts Arrow's errors for a bad file to `CorruptSlice`; transient errors are not converted."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -292,7 +291,7 @@ class _reading:  # noqa: N801 - reads as a verb
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        """Raise the error as one of the slice."""
+        """Raise the converted error, if there is one to convert."""
         if isinstance(error, FileNotFoundError):
             raise NotFound(what=f"data slice {self._file.name}") from error
         if error is not None and is_transient(error):
@@ -308,7 +307,7 @@ class _reading:  # noqa: N801 - reads as a verb
 # A required field of a struct that is null has no value, and nothing is stored. Parquet's writer takes that for a null
 # that is not allowed.
 def without_nulls_behind_nulls(table: pa.Table) -> pa.Table:
-    """Return the same records, with required fields of null structs not null; nulls anywhere else stay."""
+    """Return the same records, where required fields of null structs are not null; all other nulls stay."""
     columns = [
         pa.chunked_array([_clear(chunk) for chunk in column.chunks], column.type)
         if _has_required_parts(column.type)
@@ -343,7 +342,7 @@ def _clear(values: pa.Array) -> pa.Array:
 
 
 def _always_there(values: pa.Array) -> pa.Array:
-    """Return the values with their nulls replaced by whatever the buffers have there."""
+    """Return the values without their null mask, so that each null becomes whatever its buffer contains."""
     if values.null_count == 0:
         return values
     if isinstance(values, pa.ExtensionArray):

@@ -26,15 +26,15 @@ from odf_common.metadata.scalars import NANOS, Timestamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeFormat:
-    """A format as a regular expression (groups y m d H M S f z), and as strptime's."""
+    """A format of times: as a regular expression with the groups y m d H M S f z, and as a format of strptime."""
 
     text: str
     regex: str
     strptime: str
     is_numeric: bool
-    """Whether `regex` has groups for all parts; else `strptime` parses what it matches."""
+    """Whether `regex` has groups for all parts of a time; otherwise matching text is parsed by `strptime`."""
     prefix: str
-    """The year to put before a string, if the format has none: strptime's would be 1900."""
+    """A year to put in front of the text if the format has no year, because strptime would use 1900."""
 
 
 _NUMBERS: Final[Mapping[str, tuple[str, str]]] = {
@@ -96,28 +96,28 @@ _MAX_DIGITS: Final = 20
 
 
 def epoch_digits(text: str | None) -> int | None:
-    """Return the decimal of a second that a number of this `timestampFormat` counts; None if it is no epoch format."""
+    """Return the number of fractional digits of a second for an epoch format; None if it is another format."""
     return (
         None if text is None else {name.lower(): digits for name, digits in EPOCHS.items()}.get(text.lower())
     )
 
 
 def likely_epoch(number: float) -> str | None:
-    """Return the epoch format in which a number is in the years 2000 to 2099; None if there is none."""
+    """Return the epoch format that places a number in the years 2000 to 2099; None if there is none."""
     first, last = _LIKELY_SECONDS
     likely = (name for name, digits in EPOCHS.items() if first <= number / 10**digits < last)
     return next(likely, None)
 
 
 def epoch_hint(text: str) -> str:
-    """Return the format that would read a text as a time, for the end of an error; empty if it is no number."""
+    """Return a hint for an error message: an epoch format that fits a numeric text; empty if the text is no number."""
     name = likely_epoch(int(text)) if text.isascii() and text.isdigit() and len(text) < _MAX_DIGITS else None
     return "" if name is None else f"; with `timestampFormat: {name}` it is"
 
 
 @cache
 def time_format(text: str) -> TimeFormat:
-    """Return a `timestampFormat` or `dateFormat` that has no name; raises `InvalidInput`."""
+    """Return the parsed `timestampFormat` or `dateFormat`, which is not a named one; raises `InvalidInput`."""
     is_java = "%" not in text
     strptime = _from_java(text) if is_java else text
     tokens = [
@@ -137,19 +137,19 @@ def time_format(text: str) -> TimeFormat:
 
 
 def named_format(text: str | None) -> str | None:
-    """Return the format; None if it is absent or `rfc3339`."""
+    """Return the format; None if it is absent or `rfc3339`, which is the default."""
     return None if text is None or text.lower() == RFC3339 else text
 
 
 def require_timestamp_format(text: str | None) -> None:
-    """Raise `InvalidInput` for a `timestampFormat` that cannot be followed; None is RFC 3339."""
+    """Raise `InvalidInput` for a `timestampFormat` that cannot be parsed; None means RFC 3339."""
     named = named_format(text)
     if named is not None and epoch_digits(named) is None:
         time_format(named)
 
 
 def _directives(tokens: Sequence[str], text: str) -> set[str]:
-    """Return the parts of a time in a format; raises `InvalidInput` if they make no format."""
+    """Return the parts of a time that a format contains; raises `InvalidInput` if the format is not usable."""
     seen: set[str] = set()
     for token in tokens:
         if not token.startswith("%") or token == "%%":  # noqa: S105 - no secret
@@ -203,7 +203,7 @@ def _java_token(match: "re.Match[str]", text: str) -> str:
 
 
 def _patterns(tokens: Sequence[str], *, milliseconds: bool, is_numeric: bool) -> Sequence[str]:
-    """Return a regular expression for each token; numbers without anything between them have their full width."""
+    """Return a regular expression for each token; adjacent numbers must have their full width."""
     patterns = []
     for before, token, after in zip(("", *tokens), tokens, (*tokens[1:], ""), strict=False):
         group, digits = _NUMBERS.get(token, ("", ""))
@@ -230,13 +230,13 @@ _DAY_SECONDS: Final = 86_400
 
 
 def require_known_years(column: pa.ChunkedArray, where: str) -> None:
-    """Raise `InvalidInput` with place and value if a time is outside of the years 1 to 9999."""
+    """Raise `InvalidInput` with the place and the value if a time is outside of the years 1 to 9999."""
     if _may_exceed(column.type):
         _require_known(column.combine_chunks() if kind.is_nested(column.type) else column, where)
 
 
 def first_unknown_year(table: pa.Table) -> tuple[int, InvalidInput] | None:
-    """Return the first row of a column with a time outside of the years 1 to 9999, and the error that names both."""
+    """Return the first row with a time outside of the years 1 to 9999, and an error with its place and value."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         error = _unknown_year(column, name)
         if error is not None:
@@ -246,7 +246,7 @@ def first_unknown_year(table: pa.Table) -> tuple[int, InvalidInput] | None:
 
 
 def _has_unknown(column: pa.ChunkedArray, last: int) -> bool:
-    """Return whether a row up to `last` has a time outside of these years."""
+    """Return whether a row up to and including `last` has a time outside of the years 1 to 9999."""
     return _unknown_year(column.slice(0, last + 1), "") is not None
 
 

@@ -1,4 +1,4 @@
-"""Work on one dataset that services and commands share.
+"""Operations on a single dataset that services and commands share.
 
-Its cached state, replay of transforms, notes kept next to it.
+They cover its cached state, the replay of its transforms, and the notes that are stored next to it.
 """

@@ -1,4 +1,4 @@
-"""The last records of a dataset, from as few slices as possible."""
+"""The newest records of a dataset, read from as few slices as possible."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,7 +12,7 @@ from odf_common.metadata.events import DataEvent, DataSlice
 def newest_records(
     read: ReadBlock, head: Multihash, records: int, read_slice: Callable[[DataSlice], pa.Table]
 ) -> pa.Table | None:
-    """Return the last records of the chain that ends at `head`, in offset order; None if it has no slice.
+    """Return the last `records` records of the chain that ends at `head`, in offset order; None if it has no slices.
 
     Columns that were added later are null in older records. Raises what `read` and `read_slice` raise.
     """
@@ -28,7 +28,7 @@ def newest_records(
 
 
 def _slices(read: ReadBlock, head: Multihash) -> Iterator[DataSlice]:
-    """Iterate over slices, newest first."""
+    """Iterate over the slices of a chain, newest first."""
     for _, decoded, _ in iterate(read, head):
         event = decoded.block.event
         if isinstance(event, DataEvent) and event.new_data is not None:

@@ -1,4 +1,4 @@
-"""The datasets of a node, as stored: the stores of all of them, one read through them, and its block at the head."""
+"""The datasets of a node as they are stored: all stores together, a reader of one dataset, and checks of a block."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from odf_common.ports.store import BlobReader, BlobStore, Catalog, ObjectKind, R
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDatasets:
-    """The datasets of a node: their names, their objects, their references, and the states of their chains."""
+    """The stores of a node's datasets: names, objects, references, and cached chain states."""
 
     catalog: Catalog
     blobs: BlobStore
@@ -25,14 +25,14 @@ class NodeDatasets:
 
 @dataclass(frozen=True, slots=True)
 class StoredDataset:
-    """Port `DatasetReader` over a blob store and a reference store."""
+    """Reads one dataset from a blob store and a reference store (port `DatasetReader`)."""
 
     dataset: DatasetId
     blobs: BlobReader
     refs: RefReader
 
     def head(self, ref: str = HEAD) -> Multihash | None:
-        """Return the reference's hash; None if it does not exist."""
+        """Return the hash that a reference contains; None if the reference does not exist."""
         return self.refs.head(self.dataset, ref)
 
     def has(self, kind: ObjectKind, name: Multihash) -> bool:
@@ -40,11 +40,11 @@ class StoredDataset:
         return self.blobs.has(self.dataset, kind, name)
 
     def size(self, kind: ObjectKind, name: Multihash) -> int:
-        """Return its size in bytes; raises `NotFound`."""
+        """Return the size of an object in bytes; raises `NotFound`."""
         return self.blobs.size(self.dataset, kind, name)
 
     def read_block(self, name: Multihash) -> bytes:
-        """Return a block's bytes, unverified; raises `NotFound`."""
+        """Return the bytes of a block without verifying its hash; raises `NotFound`."""
         return self.blobs.read(self.dataset, ObjectKind.BLOCK, name)
 
     def open(self, kind: ObjectKind, name: Multihash) -> BinaryIO:
@@ -52,22 +52,23 @@ class StoredDataset:
         return self.blobs.open(self.dataset, kind, name)
 
     def open_stored(self, kind: ObjectKind, name: Multihash) -> BinaryIO:
-        """Open what the store has, and no copy; raises `NotFound`, and `Damaged` if it differs."""
+        """Open an object as the store has it, bypassing caches; raises `NotFound`, or `Damaged` if it is corrupt."""
         return self.blobs.open_stored(self.dataset, kind, name)
 
     def local_path(self, kind: ObjectKind, name: Multihash) -> Path:
-        """Return its path; raises `NotFound`."""
+        """Return a local path from which an object can be read; raises `NotFound`."""
         return self.blobs.local_path(self.dataset, kind, name)
 
     def names(self, kind: ObjectKind) -> Iterator[Multihash]:
-        """Iterate over all objects of a kind, unordered."""
+        """Iterate over all objects of a kind, in no order."""
         return self.blobs.names(self.dataset, kind)
 
 
 def require_readable_block(blobs: BlobReader, dataset: DatasetId, block: Multihash) -> None:
-    """Raise `Damaged` unless the block can be read and has its hash: no chain continues from an unreadable block.
+    """Raise `Damaged` unless a block can be read and matches its hash, so that the chain can continue from it.
 
-    A cached state does not prove that. The check is cheap: the last committed block is usually in the page cache.
+    A cached state does not prove this. The check is cheap, because the last committed block is usually in
+    the page cache.
     """
     try:
         raw = blobs.read(dataset, ObjectKind.BLOCK, block)
@@ -78,7 +79,7 @@ def require_readable_block(blobs: BlobReader, dataset: DatasetId, block: Multiha
 
 
 def require_stored_block(blobs: BlobReader, dataset: DatasetId, block: Multihash) -> None:
-    """Raise `Damaged` unless the block is a regular file in the store; its content is not read."""
+    """Raise `Damaged` unless a block exists in the store as a regular file; its content is not read."""
     if not blobs.has(dataset, ObjectKind.BLOCK, block):
         raise Damaged(file=_file_of(dataset, block), why="the file is missing")
 

@@ -1,9 +1,10 @@
-"""Rejected messages of a dataset: how many await a decision, and why the first of them was rejected.
+"""Rejected messages of a dataset: the number that await a decision, and why the first one was rejected.
 
-The total is part of each source's state, committed with the position of the batch they were in, so a kill neither
-loses nor doubles the count. Rows of files, polled or pushed, count as messages; which of them were retried is part of
-the state too. The messages themselves are dead letters (topic `odf.dead-letters.v1`). The users' other decisions and
-the first reason are notes of this node: copies of a dataset have neither.
+The state of each source contains the number of messages rejected so far. It is committed together with the position
+of the batch, so a crash neither loses nor doubles the count. Rows of files, polled or pushed, count as messages; the
+state also contains which of them were retried. The messages themselves are dead letters (topic
+`odf.dead-letters.v1`). The other decisions of users, and the reason of the first message, are notes of this node,
+which copies of a dataset do not have.
 """
 
 import json
@@ -34,9 +35,9 @@ REASON_CHARACTERS: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagePosition:
-    """The position of a rejected message; its topic's `reading_id` distinguishes it from a later topic of that name.
+    """The position of a rejected message; `topic_id` (see `reading_id`) differs for a recreated topic of the same name.
 
-    A row of a file, or a message of a polling source, has no topic; its offset is its number among the rejected rows
+    A row of a file, or a message of a polling source, has no topic. Its offset is its number among the rejected rows
     and messages of the source.
     """
 
@@ -47,18 +48,18 @@ class MessagePosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejects:
-    """Rejected messages of a dataset that await a decision."""
+    """The rejected messages of a dataset that await a decision by the user."""
 
     count: int = 0
     reason: str = ""
-    """The reason why the first of them was rejected; empty if unknown."""
+    """The reason why the first of these messages was rejected; empty if unknown."""
     since: Timestamp | None = None
-    """When the first of them was rejected; None if unknown."""
+    """Time at which the first of these messages was rejected; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstReject:
-    """Reason and time of the first open rejection of a source; None if unknown."""
+    """The reason of a source's first open rejection, and its time (None if unknown)."""
 
     reason: str
     since: Timestamp | None = None
@@ -66,13 +67,13 @@ class FirstReject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """Numbers of rejected rows, as intervals with an exclusive end: ascending, with a gap between each two."""
+    """A set of numbers of rejected rows, as ascending intervals with exclusive ends and a gap between any two."""
 
     intervals: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def from_numbers(cls, numbers: Iterable[int]) -> Self:
-        """Return these numbers."""
+        """Return the set of these numbers."""
         intervals: list[tuple[int, int]] = []
         for number in sorted(set(numbers)):
             if intervals and intervals[-1][1] == number:
@@ -83,7 +84,7 @@ class Numbers:
 
     @classmethod
     def parse(cls, plain: Any) -> Self:  # noqa: ANN401 - JSON
-        """Read what a source state has; raises `ValueError`, `TypeError`."""
+        """Parse intervals from the JSON of a source state; raises `ValueError`, `TypeError`."""
         intervals = tuple((int(start), int(end)) for start, end in plain)
         ends = [end for interval in intervals for end in interval]
         if any(end <= before for before, end in pairwise((-1, *ends))):
@@ -91,7 +92,7 @@ class Numbers:
         return cls(intervals=intervals)
 
     def __contains__(self, number: int) -> bool:
-        """Return whether a number is one of these."""
+        """Return whether the number is in the set."""
         return any(start <= number < end for start, end in self.intervals)
 
     def __or__(self, other: Self) -> Self:
@@ -105,7 +106,7 @@ class Numbers:
         return replace(self, intervals=tuple(intervals))
 
     def count_from(self, first: int) -> int:
-        """Return the count of numbers that are `first` or greater."""
+        """Return the number of elements that are `first` or greater."""
         return sum(max(end - max(start, first), 0) for start, end in self.intervals)
 
 
@@ -114,24 +115,24 @@ NO_NUMBERS: Final = Numbers()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceProgress:
-    """The progress of a source: messages rejected so far, and the next offset by topic id and partition."""
+    """The progress of a source: number of messages rejected so far, and next offset by topic id and partition."""
 
     rejected: int = 0
     ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
     retried: Numbers = NO_NUMBERS
-    """Numbers of rows, and of polled messages, that were rejected, and committed since."""
+    """Numbers of the rows and polled messages that were rejected at first and committed by a later retry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandledRejects:
-    """Rejected messages that were retried or dropped."""
+    """Rejected messages that the user has already decided on: they were retried or dropped."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Number of messages by source."""
+    """Number of handled messages by source."""
     through: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """By topic id and partition: all messages before this offset were handled."""
+    """Offset by topic id and partition before which all rejected messages were handled."""
     positions: frozenset[MessagePosition] = frozenset()
-    """Messages handled one by one."""
+    """Positions of the messages that were handled one by one."""
 
     def holds(self, position: MessagePosition) -> bool:
         """Return whether a message was handled."""
@@ -140,13 +141,13 @@ class HandledRejects:
         )
 
     def with_positions(self, source: str, positions: Iterable[MessagePosition]) -> Self:
-        """Return these plus `positions`, of which only open ones count."""
+        """Return these and `positions` as handled; positions that are already handled are not counted again."""
         fresh = {position for position in positions if not self.holds(position)}
         counts = {**self.counts, source: self.counts.get(source, 0) + len(fresh)}
         return replace(self, counts=counts, positions=self.positions | fresh)
 
     def with_all(self, source: str, progress: SourceProgress) -> Self:
-        """Return these plus all messages that a source has rejected so far."""
+        """Return these and all messages that a source has rejected so far as handled."""
         through = {**self.through, **progress.ends}
         left = frozenset(
             position
@@ -168,9 +169,9 @@ class HandledRejects:
         return progress.rejected - handled.counts[source] - retried
 
     def as_of(self, source: str, progress: SourceProgress) -> Self:
-        """Return the rejects that still apply at the source's position.
+        """Return the handled messages that are before the current position of the source.
 
-        Messages read again after a reset need a new decision.
+        Messages that the source reads again after a reset need a new decision.
         """
         behind = {
             position
@@ -186,17 +187,17 @@ class HandledRejects:
 
 
 def reading_id(source: str, topic: str, topic_id: str) -> str:
-    """Return the identity of a source's reading of a topic: other sources may read an external topic too."""
+    """Return the topic id for positions of rejected messages; several sources may read the same external topic."""
     return topic_id if PUSH_TOPICS in topic else f"{source} {topic_id}"
 
 
 def rows_part(source: str) -> tuple[str, int]:
-    """Return the stand-in for a topic's id and partition in rejected rows of a source."""
+    """Return the topic id and partition that stand for the rejected rows of a source, which have no topic."""
     return reading_id(source, "", ""), 0
 
 
 def source_progress(state: SourceState | None) -> SourceProgress:
-    """Return the progress of a source; empty if its state does not contain it."""
+    """Return the progress of a source; an empty progress if its state does not contain any."""
     if state is None or state.kind not in (KIND, POLLED):
         return SourceProgress()
     try:
@@ -218,39 +219,42 @@ def source_progress(state: SourceState | None) -> SourceProgress:
 
 
 def rows_in(plain: Any) -> tuple[int, Numbers]:  # noqa: ANN401 - JSON
-    """Return the number of rejected rows of pushed files, and those that were committed since; raises as above."""
+    """Return the number of rejected rows of pushed files, and the numbers of the rows that a retry has committed.
+
+    Raises `ValueError`, `KeyError`, `TypeError`.
+    """
     rows = plain.get("rows", {})
     return int(rows.get("rejected", 0)), Numbers.parse(rows.get("retried", ()))
 
 
 def parse_polling_progress(plain: Any) -> SourceProgress:  # noqa: ANN401 - JSON
-    """Return the progress in a state of a polling source; raises `ValueError`, `KeyError`, `TypeError`."""
+    """Parse the progress in the state of a polling source; raises `ValueError`, `KeyError`, `TypeError`."""
     return polling_progress(int(plain["rejected"]), Numbers.parse(plain.get("retried", ())))
 
 
 def polling_progress(rejected: int, retried: Numbers) -> SourceProgress:
-    """Return the progress of a polling source that has rejected that many rows and messages, and retried some."""
+    """Return the progress of a polling source from its number of rejected rows and messages, and those retried."""
     return SourceProgress(rejected=rejected, ends={rows_part(DEFAULT_SOURCE): rejected}, retried=retried)
 
 
 def rejecting_sources(state: ChainState) -> tuple[str, ...]:
-    """Return the sources of a dataset of this node, which may have rejected messages."""
+    """Return the names of all sources of a dataset; each of them can reject messages."""
     return (*state.push_sources, *polling_sources(state))
 
 
 def polling_sources(state: ChainState) -> tuple[str, ...]:
-    """Return the name of the polling source, if there is one."""
+    """Return the name of the polling source in a tuple, which is empty if there is no polling source."""
     return () if state.polling_source is None else (DEFAULT_SOURCE,)
 
 
 def rejected_by_source(state: ChainState, sources: Iterable[str]) -> Mapping[str, SourceProgress]:
-    """Return the progress of each source that has rejected any message."""
+    """Return the progress of those sources that have rejected messages, by name."""
     progress = {name: source_progress(state.source_states.get(name)) for name in sources}
     return {name: rejects for name, rejects in progress.items() if rejects.rejected > 0}
 
 
 def open_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str]) -> Rejects:
-    """Return the rejected messages of these sources that await a decision."""
+    """Return the number of rejected messages of these sources that await a decision, with the first reason and time."""
     by_source = rejected_by_source(state, sources)
     if not by_source:
         return Rejects()
@@ -267,7 +271,7 @@ def open_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str]) ->
 
 
 def current_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str]) -> Rejects:
-    """Return the rejected messages that await a decision; none, with a log line, if they cannot be read."""
+    """Return the same as `open_rejects`; if that fails, log the error and return no messages."""
     try:
         return open_rejects(blobs, state, sources)
     except OdfError as error:
@@ -276,12 +280,12 @@ def current_rejects(blobs: BlobStore, state: ChainState, sources: Iterable[str])
 
 
 def load_reasons(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, str]:
-    """Return the reason of the first open message by source; empty if the note cannot be read."""
+    """Return the reason of the first open rejection by source; empty if the note cannot be read."""
     return {name: reject.reason for name, reject in load_first_rejects(blobs, dataset).items()}
 
 
 def load_first_rejects(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, FirstReject]:
-    """Return the first open message by source; empty if the note cannot be read."""
+    """Return the first open rejection by source; empty if the note cannot be read."""
     try:
         plain = json.loads(blobs.note(dataset, REASONS) or "{}")
         return {str(name): _first(reject) for name, reject in plain.items()}
@@ -292,7 +296,10 @@ def load_first_rejects(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, Fir
 def note_reason(
     blobs: BlobStore, dataset: DatasetId, source: str, reason: str | None, *, now: Timestamp
 ) -> None:
-    """Store why a source's first open message was rejected, and since when there is one; None if no message is open."""
+    """Store the reason of a source's first open rejection, None if no message is open any more.
+
+    The time is `now` if there was no open rejection before; otherwise it stays.
+    """
     with blobs.lock_notes(dataset):
         noted = dict(load_first_rejects(blobs, dataset))
         before = noted.pop(source, None)
@@ -307,7 +314,7 @@ def note_reason(
 
 
 def load_handled(blobs: BlobStore, dataset: DatasetId) -> HandledRejects:
-    """Return the handled messages; none if there is no note, or none that can be read: all messages are open then."""
+    """Return the handled messages; none if the note is missing or damaged, so that all rejected messages are open."""
     try:
         plain = json.loads(blobs.note(dataset, HANDLED) or "{}")
         return HandledRejects(
@@ -320,7 +327,7 @@ def load_handled(blobs: BlobStore, dataset: DatasetId) -> HandledRejects:
 
 
 def save_handled(blobs: BlobStore, dataset: DatasetId, handled: HandledRejects) -> None:
-    """Store durably what was handled."""
+    """Store the handled messages durably."""
     plain = {
         "counts": dict(handled.counts),
         "through": sorted([topic, part, offset] for (topic, part), offset in handled.through.items()),

@@ -1,9 +1,9 @@
-"""Credentials that a polling source names in plain text, where the chain would keep and publish them for ever.
+"""Detects credentials in plain text in polling sources, because the chain would keep and publish them forever.
 
-A field, parameter, header or variable is judged by its name: names that nearly always mean a secret match whatever
-their value is; `key` and the like, which often mean something else, only if the value looks like a generated key.
-Templates are not credentials, nor are values that are public by convention, such as DEMO_KEY. Free text such as
-descriptions and queries is not searched. A credential's value is never returned.
+A field, parameter, header or variable is judged by its name. Names that nearly always mean a secret match whatever the
+value is. Ambiguous names such as `key` match only if the value looks like a generated key. Templates are not
+credentials, nor are values that are public by convention, such as DEMO_KEY. Free text such as descriptions and queries
+is not searched. The value of a credential is never returned.
 """
 
 import re
@@ -97,10 +97,10 @@ _CURL_USER: Final = ("-u", "--user")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """A credential in plain text: its place in an event, and the remedy."""
+    """A credential in plain text: its path in the event, and the remedy."""
 
     path: str
-    """Below the event, such as `fetch.headers[0].value`."""
+    """Path within the event, such as `fetch.headers[0].value`."""
     what: str
     instead: str
 
@@ -110,7 +110,7 @@ _FROM_FILE: Final = "have the command read it from a file, since prepare steps g
 
 
 def credentials_in(event: MetadataEvent | None) -> tuple[Credential, ...]:
-    """Return the credentials that an event has in plain text."""
+    """Return the credentials in plain text that an event contains."""
     return _search_source(event) if isinstance(event, SetPollingSource) else ()
 
 
@@ -120,14 +120,14 @@ def _search_source(event: SetPollingSource) -> tuple[Credential, ...]:
 
 
 def places_of(found: Sequence[Credential]) -> str:
-    """Return a text that lists the credentials and their places."""
+    """Return a sentence that lists the credentials and their paths."""
     first = [f"{one.what} ({one.path})" for one in found[:MAX_NAMED]]
     more = len(found) - len(first)
     return ", ".join(first) + (f" and {more} more" if more else "")
 
 
 def require_no_plain_credentials(event: MetadataEvent) -> None:
-    """Raise `InvalidInput` if an event that is to be committed has a credential in plain text."""
+    """Raise `InvalidInput` if an event that is to be committed contains a credential in plain text."""
     found = credentials_in(event)
     if found:
         first, *others = found
@@ -165,7 +165,7 @@ def _in_url(_: object, url: str) -> Iterator[tuple[str, Finding]]:
 
 
 def _in_node_url(_: object, url: str) -> Iterator[tuple[str, Finding]]:
-    """Yield what `_in_url` does, and a key at the end of the path, where providers of nodes have it."""
+    """Yield the credentials that `_in_url` finds, and a key at the end of the path, as Ethereum providers use it."""
     yield from _in_url(_, url)
     if _KEY.fullmatch(_split(url)[1].rstrip("/").rpartition("/")[2]):
         yield "", ("the key in the URL's path", _write("API_KEY"))
@@ -211,7 +211,7 @@ SEARCHED_FIELDS: Final[Mapping[tuple[type, str], Check]] = {
     (FetchStepEthereumLogs, "node_url"): _in_node_url,
     (PrepStepPipe, "command"): _in_pipe,
 }
-"""The fields of polling sources that may have credentials, and what looks for them."""
+"""The fields of polling sources that may contain credentials, with the function that searches each one."""
 
 
 def _search_url(url: str) -> Iterator[Finding]:
@@ -227,7 +227,10 @@ def _search_url(url: str) -> Iterator[Finding]:
 
 
 def _split(url: str) -> tuple[str, str, list[tuple[str, str]]]:
-    """Return authority, path, and parameters of path, query and fragment; templates are filled in."""
+    """Return the authority, the path, and all parameters of a URL, with templates filled in.
+
+    Parameters are those of the path, the query and the fragment.
+    """
     try:
         parts = urlsplit(_fill_templates(url))
     except ValueError:
@@ -241,7 +244,7 @@ def _split(url: str) -> tuple[str, str, list[tuple[str, str]]]:
 
 
 def _search_words(words: tuple[str, ...]) -> Iterator[tuple[int, Finding]]:
-    """Yield credentials in the words of a command line, and in the words of a script in one of them."""
+    """Yield credentials in the arguments of a command line, including those of a shell script in an argument."""
     for number, word in enumerate(words):
         after = words[number + 1] if number + 1 < len(words) else ""
         inner = _shell_words(word)
@@ -267,13 +270,16 @@ def _shell_words(word: str) -> tuple[str, ...]:
 
 
 def _argument(value: str | None, after: str) -> str:
-    """Return the value of an option: its own or the next word; empty for another option or a variable of the shell."""
+    """Return the value of an option, which is its own or the next word.
+
+    Empty if that word is another option or a shell variable.
+    """
     text = after if value is None else value
     return "" if text.startswith("-") or _OF_SHELL.search(text) else text
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Return whether a value of this name is a credential in plain text."""
+    """Return whether a value with this name is a credential in plain text."""
     words = [word.lower() for word in _WORD.findall(name)]
     last, two = words[-1:], words[-2:]
     end = "".join(last)
@@ -288,7 +294,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _is_plain(value: str) -> bool:
-    """Return whether a credential is given: no variable, nothing public, and more than the name of a scheme."""
+    """Return whether a value is an actual credential: not a variable, not public, and not only the name of a scheme."""
     text = unquote(_fill_templates(value)).strip()
     return _FILLED_IN not in text and text.lower() not in {"", *PUBLIC_VALUES, *AUTH_SCHEMES}
 
@@ -307,6 +313,6 @@ def _header_value(name: str, value: str) -> str:
 
 
 def _write(name: str, before: str = "") -> str:
-    """Return the advice to write a variable that bears the name of a credential."""
+    """Return the advice to use a variable that is named like the credential."""
     variable = "_".join(word.upper() for word in _WORD.findall(name)).removeprefix("X_")
     return f"write {before}${{{{ env.{variable} }}}} instead, and start the node with this variable"

@@ -1,7 +1,8 @@
 """Replays stored transforms, to verify their results or to rebuild lost data.
 
-The request is rebuilt from the inputs that the stored event names, by the functions that built the original, with the
-schemas and vocabularies that the inputs had then. A migration (`chain/transforms.is_migration`) is migrated again.
+The request is rebuilt from the inputs that the stored event names, with the schemas and vocabularies that they had at
+the time, by the same functions that built the original request. A migration (`chain/transforms.is_migration`) is
+replayed as a migration.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,21 +40,21 @@ StoredBlock = tuple[Multihash, MetadataBlock, int]  # hash, block, manifest vers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTransform:
-    """A stored transform, and the chain's state before it."""
+    """A stored transform, and the state of the chain before it."""
 
     block_hash: Multihash
     block: MetadataBlock
     event: ExecuteTransform
     state: ChainState
     migrated: SetTransform | None = None
-    """The query that it migrates from, if it is a migration."""
+    """The previous transform, if this one is a migration from it."""
 
 
 class Replayer:
     """Replays the transforms of one dataset, in chain order."""
 
     def __init__(self, *, blobs: BlobReader, catalog: Catalog, engine: Engine, state_at: StateAt) -> None:
-        """No input is read yet; `state_at` returns the state of each input before its first replayed step."""
+        """Create a replayer; `state_at` returns the state of an input at the block where its first replay begins."""
         self._blobs = blobs
         self._catalog = catalog
         self._engine = engine
@@ -63,7 +64,7 @@ class Replayer:
     def transforms(
         self, blocks: Iterable[StoredBlock], since: ChainState | None
     ) -> Iterator[StoredTransform]:
-        """Iterate over the transforms among `blocks`, which follow `since`, oldest first."""
+        """Iterate over the transforms in `blocks`, which follow the state `since`; both are oldest first."""
         state = since
         replaced = None if since is None else self._replaced_at(since)
         for name, block, version in blocks:
@@ -80,10 +81,10 @@ class Replayer:
     def run(
         self, stored: StoredTransform, *, alias: str, scratch: Path, on_progress: OnProgress | None = None
     ) -> TransformResponseSuccess:
-        """Run the transform again; the engine writes `data` and `checkpoint` to `scratch`.
+        """Run a stored transform again; the engine writes the files `data` and `checkpoint` to `scratch`.
 
-        `alias` is the output's name for logs; the engine calls `on_progress`, but not during a migration. Raises
-        `NotFound`, `Damaged`, `InputMismatch` or `ChainBroken` if an input is not available as the transform saw it,
+        `alias` names the output in logs. The engine calls `on_progress`, except during a migration. Raises
+        `NotFound`, `Damaged`, `InputMismatch` or `ChainBroken` if an input is not available as it was,
         `InvalidQuery`, and `Unavailable`.
         """
         state = stored.state
@@ -109,7 +110,7 @@ class Replayer:
         return str(dataset) if entry is None else entry.alias
 
     def _replaced_at(self, state: ChainState) -> SetTransform | None:
-        """Return the transform that the last block of a chain replaced; None if it replaced none."""
+        """Return the transform that the last block of a chain has replaced; None if it has not replaced any."""
         read = block_reader(self._blobs, state.dataset_id)
         block = read_link(read, state.head)[1].block
         # The blocks to replay may begin right after a SetTransform, with its migration.
@@ -124,10 +125,10 @@ def differences(
     records_hash: Callable[[], Multihash | None],
     checkpoint: Multihash | None,
 ) -> Iterator[tuple[str, Multihash | None]]:
-    """Yield the differences of a replay from its block: a text, and the object that it concerns.
+    """Yield the differences between a replay and the stored block: a description, and the hash of the object concerned.
 
-    `records_hash` returns the logical hash of the records, or raises `InvalidInput` if they do not fit the dataset. How
-    the same records are encoded does not matter.
+    `records_hash` returns the logical hash of the records, or raises `InvalidInput` if they do not fit the dataset. The
+    encoding of the records may differ.
     """
     event = stored.event
     declared = event.new_data
@@ -151,7 +152,7 @@ def differences(
 
 
 def request_files(blobs: BlobReader, state: ChainState, scratch: Path) -> RequestFiles:
-    """Return the files that a step after `state` reads and writes; raises `NotFound` without its checkpoint."""
+    """Return the paths that a step after `state` reads and writes; raises `NotFound` if its checkpoint is missing."""
     before = None
     if state.checkpoint is not None:
         name = state.checkpoint.physical_hash
@@ -162,9 +163,9 @@ def request_files(blobs: BlobReader, state: ChainState, scratch: Path) -> Reques
 
 
 def input_source(blobs: BlobReader, alias: str, state: ChainState, scratch: Path) -> InputSource:
-    """Return the files of an input in this state; its schema is written as an empty Parquet file.
+    """Return an input in the given state for a request; its schema is written as an empty Parquet file to `scratch`.
 
-    Raises `NotFound` if it has no schema yet.
+    Raises `NotFound` if the input has no schema yet.
     """
     dataset = state.dataset_id
     if state.schema is None:
@@ -181,7 +182,7 @@ def input_source(blobs: BlobReader, alias: str, state: ChainState, scratch: Path
 
 
 class _Inputs:
-    """The inputs' states, folded step by step as the transforms saw them."""
+    """The states of the inputs, computed step by step as they were when the transforms ran."""
 
     def __init__(self, blobs: BlobReader, catalog: Catalog, state_at: StateAt) -> None:
         self._blobs = blobs
@@ -190,7 +191,7 @@ class _Inputs:
         self._states: dict[DatasetId, ChainState | None] = {}
 
     def advance(self, event: ExecuteTransform) -> tuple[tuple[InputSlices, ...], dict[DatasetId, ChainState]]:
-        """Return each input's slices for the transform, and its state afterwards."""
+        """Return the slices that the transform read from each input, and the state of each input afterwards."""
         slices = tuple(input_of(step, self._blocks(step)) for step in event.query_inputs)
         return slices, {step.dataset_id: self._state(step.dataset_id) for step in event.query_inputs}
 
@@ -226,10 +227,10 @@ def migrate_request(
     system_time: Timestamp,
     files: RequestFiles,
 ) -> MigrateRequest:
-    """Return the request to migrate from `old` to `new` after `state` of the output.
+    """Return the request to migrate the output's state `state` from the query `old` to `new`.
 
-    `inputs`: each input's state at the last block read. Raises `NotFound` for an input without a schema, and
-    `InvalidInput` if the versions use one alias for two inputs.
+    `inputs` contains the state of each input at the last block that was read. Raises `NotFound` for an input without a
+    schema, and `InvalidInput` if the two queries use the same alias for different inputs.
     """
     return MigrateRequest(
         old=old,

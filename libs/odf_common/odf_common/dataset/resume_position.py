@@ -1,6 +1,6 @@
-"""The position at which a stopped source continues: `earliest`, `latest`, `keep`, an offset, or one per partition.
+"""The position at which a stopped source resumes: `earliest`, `latest`, `keep`, an offset, or an offset per partition.
 
-The command checks the form before it connects; the service that reads the source compares it with the topic.
+The command checks the syntax before it connects; the service that reads the source checks it against the topic.
 """
 
 import re
@@ -13,7 +13,7 @@ PARTITION_OFFSETS: Final = rf"[0-9]{{1,9}}:{OFFSET}(,[0-9]{{1,9}}:{OFFSET})*"
 
 
 def checked_position(text: str) -> str:
-    """Return a position that is well-formed, for any topic; raises `InvalidInput`."""
+    """Return the position if its syntax is valid, whatever the topic; raises `InvalidInput`."""
     if re.fullmatch(f"earliest|latest|keep|{OFFSET}|{PARTITION_OFFSETS}", text) is None:
         expected = "earliest, latest, keep or an offset, such as 1200 or 0:1200,1:1200"
         raise InvalidInput(where="--from", text=f"expected {expected}, got {text!r}")

@@ -1,4 +1,4 @@
-"""Signatures of stored blocks: bytes next to a block, if any, checked here for `odf log`, the verifier and copies."""
+"""Checks of block signatures, which are stored next to the blocks; used by `odf log`, the verifier and copies."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,7 +10,7 @@ from odf_common.ports.store import DatasetReader, ObjectKind
 
 
 class SignatureStatus(StrEnum):
-    """Whether a block's signature is valid; `valid` means that the signer signed it, not that the signer is trusted."""
+    """Whether a signature is valid; `valid` means that the signer signed the block, not that the signer is trusted."""
 
     VALID = "valid"
     INVALID = "invalid"
@@ -19,7 +19,7 @@ class SignatureStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignatureCheck:
-    """A block's signature: its claimed signer, and why it is invalid, if it is."""
+    """The result of checking a signature: its claimed signer, and the reason if it is invalid."""
 
     status: SignatureStatus
     signer: str | None = None
@@ -27,7 +27,7 @@ class SignatureCheck:
 
 
 def stored_signature(reader: DatasetReader, block: Multihash) -> bytes | None:
-    """Return the stored signature of a block, truncated above the maximum size; None if there is none."""
+    """Return the stored signature of a block, cut off just above the maximum size; None if there is none."""
     if not reader.has(ObjectKind.SIGNATURE, block):
         return None
     try:
@@ -38,7 +38,7 @@ def stored_signature(reader: DatasetReader, block: Multihash) -> bytes | None:
 
 
 def check_signature(block: Multihash, raw: bytes | None) -> SignatureCheck:
-    """Check `raw` as the signature of `block`."""
+    """Return the result of checking `raw` as the signature of a block; None means that the block has no signature."""
     if raw is None:
         return SignatureCheck(status=SignatureStatus.NONE)
     try:

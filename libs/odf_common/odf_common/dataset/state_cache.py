@@ -1,8 +1,8 @@
-"""Chain states: folded once, then cached; appending is O(1) in the length of the chain, even after a restart.
+"""Cached chain states: a state is folded from the blocks once, so that appending takes constant time.
 
-A cached state is a table in FlatBuffers, like the metadata it is folded from. An entry may be dropped, stale or
-damaged: a state names its head, so a stale one is only a starting point; damaged bytes and those of another format
-version raise `InvalidInput`, and the chain is folded again.
+A cached state is stored as a FlatBuffers table, like the metadata that it is derived from. Entries may be missing,
+stale or damaged. A state names its head, so a stale state is a starting point for folding the newer blocks. Damaged
+bytes, and those of another format version, raise `InvalidInput`; the chain is then folded from its first block.
 """
 
 import threading
@@ -44,7 +44,7 @@ _BY_SOURCE: Final = ("source_states", "push_sources")  # mappings by the name of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """The fields of a `ChainState` and its definitions, as a table; mappings are lists of values with their names."""
+    """A `ChainState` and its definitions as one table; mappings become lists of values that contain their names."""
 
     head: Multihash
     dataset_id: DatasetId
@@ -72,7 +72,7 @@ class _State:
 
 
 def state_to_bytes(state: ChainState) -> bytes:
-    """Return the state in a form that `state_from_bytes` reads back as equal."""
+    """Return the state as bytes, from which `state_from_bytes` restores an equal state."""
     values = {**_values_of(state), **_values_of(state.definitions)}
     values.update({name: tuple(values[name].values()) for name in _BY_SOURCE})
     values["disabled_sources"] = tuple(sorted(state.definitions.disabled_sources))
@@ -81,7 +81,7 @@ def state_to_bytes(state: ChainState) -> bytes:
 
 
 def state_from_bytes(raw: bytes) -> ChainState:
-    """Return the state in `raw`; raises `InvalidInput` for other versions of the format and for damaged bytes."""
+    """Return the state that `raw` contains; raises `InvalidInput` for another format version or damaged bytes."""
     start = len(_MAGIC) + _CRC_BYTES
     if raw[: len(_MAGIC)] != _MAGIC:
         raise InvalidInput(text="not the state of a chain in this version's format")
@@ -109,20 +109,20 @@ READS_PER_ADMISSION: Final = 16
 
 
 class StateCache(Protocol):
-    """Keeps the last known state of each chain, best effort."""
+    """A cache that keeps the last known state of each chain; entries may disappear at any time."""
 
     def get(self, dataset: DatasetId) -> bytes | None:
-        """Return the last bytes put; None if unknown."""
+        """Return the cached state of a dataset; None if there is none."""
 
     def put(self, dataset: DatasetId, state: bytes) -> None:
-        """Store the bytes, replacing earlier ones."""
+        """Store the state of a dataset, replacing an earlier one."""
 
     def forget(self, dataset: DatasetId) -> None:
-        """Drop the state."""
+        """Remove the cached state of a dataset."""
 
 
 class NoStateCache:
-    """Keeps nothing: for nodes without Redis."""
+    """A cache that keeps nothing, for nodes without Redis."""
 
     def get(self, _: DatasetId) -> bytes | None:
         """Return None."""
@@ -136,7 +136,7 @@ class NoStateCache:
 
 
 class ChainStates:
-    """States of all chains of this node; thread-safe."""
+    """The states of all chains of this node, cached in this process and in `cache`; thread-safe."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class ChainStates:
         capacity: int = MAX_CACHED_STATES,
         capacity_bytes: int = MAX_CACHED_BYTES,
     ) -> None:
-        """Blocks are read from `blobs` when neither this process nor `cache` has the state."""
+        """Compute states from the blocks in `blobs` if they are cached neither in this process nor in `cache`."""
         self._blobs = blobs
         self._refs = refs
         self._cache = cache
@@ -160,12 +160,12 @@ class ChainStates:
         self._lock = threading.Lock()
 
     def current(self, dataset: DatasetId) -> ChainState | None:
-        """Return the state at the dataset's head; None if it has no blocks."""
+        """Return the state at the head of a dataset; None if the dataset has no blocks."""
         head = self._refs.head(dataset)
         return None if head is None else self.at(dataset, head)
 
     def at(self, dataset: DatasetId, head: Multihash) -> ChainState:
-        """Return the state after the block `head`.
+        """Return the state after the block `head`, and cache it.
 
         Raises `NotFound` if a block is missing, `VerificationFailed` if one does not match its hash, and
         `ChainRuleViolated` if the chain breaks a rule.
@@ -185,9 +185,10 @@ class ChainStates:
         return state
 
     def state_at(self, dataset: DatasetId, block: Multihash) -> ChainState:
-        """Return the state after a block that is not the head: like `at`, but the head's state stays cached.
+        """Return the state after any block, without replacing the cached state of the head.
 
-        Cheap for blocks that follow the head; others are folded from the first block.
+        It is cheap for blocks after the cached head; for others the chain is folded from its first block. Raises
+        as `at` does.
         """
         with self._lock:
             latest = self._states.get(dataset)
@@ -198,7 +199,7 @@ class ChainStates:
         self._store(state.dataset_id, state, is_new=True)
 
     def forget(self, dataset: DatasetId) -> None:
-        """Drop the state of a deleted dataset."""
+        """Remove the cached state of a deleted dataset."""
         with self._lock:
             self._drop(dataset)
         self._cache.forget(dataset)
@@ -213,7 +214,7 @@ class ChainStates:
         self._bytes -= self._sizes.pop(dataset, 0)
 
     def _fold(self, dataset: DatasetId, head: Multihash, starts: Iterable[ChainState]) -> ChainState:
-        """Fold from the highest known state on the chain, else from the seed."""
+        """Return the state at `head`: folded from the newest usable state in `starts`, else from the first block."""
         read = block_reader(self._blobs, dataset)
         for past in sorted(starts, key=lambda state: state.sequence_number, reverse=True):
             with suppress(ChainBroken):
@@ -226,15 +227,14 @@ class ChainStates:
             raise
 
     def __len__(self) -> int:
-        """Return the number of cached states."""
+        """Return the number of states that are cached in this process."""
         return len(self._states)
 
     def _keep(self, dataset: DatasetId, state: ChainState, size: int, *, is_new: bool) -> None:
-        """Cache a state of `size` bytes, unless it is too large.
+        """Cache a state of `size` bytes in this process, unless it is too large.
 
-        If the cache is full, only one of `READS_PER_ADMISSION` states that are merely read is kept.
-
-        A scan over more datasets than fit would otherwise evict each state just before the next scan needs it.
+        If the cache is full, only one of `READS_PER_ADMISSION` states that were merely read is cached. Otherwise a scan
+        over more datasets than fit would evict each state just before the next scan needs it.
         """
         with self._lock:
             if not is_new and dataset not in self._states and len(self._states) >= self._capacity:
@@ -253,7 +253,7 @@ class ChainStates:
 
 
 def _decode_state(raw: bytes) -> ChainState | None:
-    """Return a cached state; None if another version of this code has written it, so that it is folded again."""
+    """Return a cached state; None if it is damaged or has the format of another version."""
     try:
         return state_from_bytes(raw)
     except InvalidInput:
@@ -261,7 +261,7 @@ def _decode_state(raw: bytes) -> ChainState | None:
 
 
 def _log_reads(state: ChainState, past: ChainState | None) -> ChainState:
-    """Log how many blocks were read: many of them again and again mean that the caches are too small, or were lost."""
+    """Log the number of blocks that were read; if it is high again and again, caches are too small or were lost."""
     blocks = state.sequence_number - (-1 if past is None else past.sequence_number)
     log.debug("chain folded", dataset_id=str(state.dataset_id), blocks=blocks, head=str(state.head))
     return state

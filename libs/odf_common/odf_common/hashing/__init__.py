@@ -1,1 +1,1 @@
-"""Hashes: their representation (multihash), over bytes (physical), over records (logical)."""
+"""Hashes: multihashes, physical hashes of bytes, and logical hashes of records."""

@@ -1,8 +1,9 @@
-"""Input of arrow-digest: the canonical types of columns, and their byte streams.
+"""The input of arrow-digest: the canonical types of columns, and their bytes.
 
-Types are compared in canonical form: dictionary columns count as their values, extensions as their storage. The streams
-are computed by kernels, never value by value. A fixed-width column without nulls is its own buffer. All variable-width
-types (strings, binary, lists) use one operation: rows of bytes, each after an 8-byte count (wire-facts §4.3–4.4).
+Types are compared in canonical form: a dictionary column counts as its values, an extension type as its storage. The
+bytes are computed by Arrow and NumPy kernels, never value by value. A fixed-width column without nulls is hashed as its
+own buffer. All variable-width types (strings, binary, lists) use the same operation: rows of bytes, each preceded by an
+8-byte count (wire-facts §4.3–4.4).
 """
 
 import struct
@@ -32,7 +33,7 @@ _UNITS: Final = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 
 
 class UnhashableType(InvalidInput):
-    """Records with a column of this type have no logical hash."""
+    """Records that have a column of this type have no logical hash."""
 
     ADVICE = "convert the column to numbers, strings, binary, dates, times, lists of those, or structs"
 
@@ -41,24 +42,24 @@ class UnhashableType(InvalidInput):
 
 
 def canonical(type_: pa.DataType) -> pa.DataType:
-    """Return the type whose values are hashed in place of `type_`."""
+    """Return the canonical form of a type: the type whose values are hashed."""
     if isinstance(type_, pa.BaseExtensionType):
         return canonical(type_.storage_type)
     return canonical(type_.value_type) if kind.is_dictionary(type_) else type_
 
 
 def is_list(type_: pa.DataType) -> bool:
-    """Return whether values are item counts and items."""
+    """Return whether values of this type are hashed as an item count and items."""
     return bool(kind.is_list(type_) or kind.is_large_list(type_) or kind.is_fixed_size_list(type_))
 
 
 def is_bytes(type_: pa.DataType) -> bool:
-    """Return whether values are lengths and bytes: strings and binary of every layout."""
+    """Return whether values of this type are hashed as a length and bytes: strings and binary of all layouts."""
     return _is_text(type_) or _is_binary(type_)
 
 
 def type_seed(type_: pa.DataType, column: str) -> bytes:
-    """Return the bytes that a column's hasher gets before its values; raises `UnhashableType`."""
+    """Return the bytes that are hashed before the values of a column; raises `UnhashableType`."""
     type_ = canonical(type_)
     if is_list(type_):
         return struct.pack("<H", _LIST) + type_seed(type_.value_type, column)
@@ -98,7 +99,7 @@ def _time_seed(type_: pa.DataType) -> bytes | None:
 
 
 def frame(text: str) -> bytes:
-    """Return UTF-8 bytes after their length in 8 bytes."""
+    """Return the UTF-8 bytes of a text, preceded by their length in 8 bytes."""
     raw = text.encode()
     return struct.pack("<Q", len(raw)) + raw
 
@@ -130,14 +131,14 @@ _SMALL: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows as contiguous bytes; `offsets` computes where each row starts, and the end."""
+    """Rows as contiguous bytes; `offsets` returns the start of each row, and the end of the last one."""
 
     data: Bytes
     offsets: Callable[[], Offsets]
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """Return the array with dictionaries, extensions and views converted to what `encoded_blocks` accepts."""
+    """Return the array without dictionaries, extension types and views, so that `encoded_blocks` accepts it."""
     if isinstance(array, pa.ExtensionArray):
         return plain(array.storage)
     if kind.is_dictionary(array.type):
@@ -148,7 +149,7 @@ def plain(array: pa.Array) -> pa.Array:
 
 
 def validity(array: pa.Array) -> Mask | None:
-    """Return a mask of the valid slots; None if all are."""
+    """Return the mask of the values that are not null; None if there are no nulls."""
     if array.null_count == 0:
         return None
     if kind.is_null(array.type):
@@ -157,7 +158,7 @@ def validity(array: pa.Array) -> Mask | None:
 
 
 def zero_nulls(array: pa.Array) -> pa.Array:
-    """Return a plain array whose null slots are zeros, or empty in types of variable width."""
+    """Return a plain array in which nulls are zeros, or empty for types of variable width."""
     own, type_ = validity(array), array.type
     if own is None:
         return array
@@ -171,9 +172,9 @@ def zero_nulls(array: pa.Array) -> pa.Array:
 
 
 def encoded_blocks(array: pa.Array, valid: Mask | None) -> Iterator[Bytes]:
-    """Yield the bytes of all rows in order, in blocks that are valid until the next one is requested.
+    """Yield the bytes of all rows in order; a block of bytes is valid until the next one is requested.
 
-    `valid` is the mask to use, instead of the array's own.
+    `valid` is used as the null mask instead of the array's own mask.
     """
     if valid is None and _is_raw(array.type):
         yield _raw(array, _width(array.type))
@@ -185,9 +186,9 @@ def encoded_blocks(array: pa.Array, valid: Mask | None) -> Iterator[Bytes]:
 
 
 def encode(array: pa.Array, valid: Mask | None, scratch: Bytes | None = None) -> EncodedRows:
-    """Encode the rows of a plain array; a row where `valid` is False becomes a single zero byte.
+    """Encode the rows of a plain array; a row for which `valid` is False becomes a single zero byte.
 
-    The array's own nulls are ignored: those that are not masked were zeroed by `zero_nulls`.
+    The array's own null mask is ignored; nulls that `valid` does not exclude were set to zero by `zero_nulls`.
     """
     rows, type_ = len(array), array.type
     if kind.is_boolean(type_):
@@ -232,7 +233,7 @@ def _one_byte(values: Bytes, valid: Mask | None) -> EncodedRows:
 
 
 def _encode_fixed(raw: Bytes, width: int, valid: Mask | None, scratch: Bytes | None) -> EncodedRows:
-    """Scatter valid values into zeros: what stays zero are the null bytes."""
+    """Encode rows of fixed width: copy the valid values into zeros, so that each null is a zero byte."""
     if valid is None:
         return EncodedRows(raw, lambda: np.arange(0, len(raw) + 1, width, dtype=np.int64))
     item = f"<u{width}" if width in {2, 4, 8} else f"V{width}"
@@ -247,7 +248,7 @@ def _encode_fixed(raw: Bytes, width: int, valid: Mask | None, scratch: Bytes | N
 
 
 def _prefix(data: Bytes, offsets: Offsets, counts: Offsets | None, valid: Mask | None) -> EncodedRows:
-    """Put each row's count (None: its length in bytes) before it, in 8 bytes; null rows become a single zero byte."""
+    """Put a count in 8 bytes before each row, by default its length in bytes; null rows become a single zero byte."""
     lengths = np.diff(offsets)
     counts = lengths if counts is None else counts
     if valid is None:
@@ -264,7 +265,7 @@ def _prefix(data: Bytes, offsets: Offsets, counts: Offsets | None, valid: Mask |
 
 
 def _with_gaps(data: Bytes, offsets: Offsets) -> Bytes:
-    """Return the rows, each after 8 zero bytes: joined with a gap, after an additional empty row."""
+    """Return the rows with a gap of 8 zero bytes before each one."""
     import pyarrow.compute as pc  # noqa: PLC0415 - slow to load, and only needed to hash strings
 
     led = np.empty(len(offsets) + 1, offsets.dtype)
@@ -285,7 +286,7 @@ def _with_gaps_and_nulls(data: Bytes, offsets: Offsets, valid: Mask) -> Bytes:
 
 
 def _rows(data: Bytes, offsets: Offsets, bitmap: pa.Buffer | None) -> pa.Array:
-    """Return bytes as rows, with 32-bit offsets if the result fits."""
+    """Return bytes as an array of rows, with 32-bit offsets if the result is small enough."""
     narrow = offsets.dtype == np.int32 and int(offsets[-1] - offsets[0]) + _HEADER * len(offsets) < _NARROW
     if not narrow:
         offsets = offsets.astype(np.int64, copy=False)
@@ -346,13 +347,13 @@ def _all_bytes(buffer: pa.Buffer | None) -> Bytes:
 
 
 def _writable(buffer: pa.Buffer, size: int) -> Bytes:
-    """Return a kernel's result for writing in place; copied only if Arrow does not allow that."""
+    """Return the result of a kernel as a writable array; it is copied only if Arrow does not allow writing."""
     out = np.frombuffer(buffer, np.uint8)[:size]
     return out if out.flags.writeable else out.copy()
 
 
 def _anywhere(out: Bytes, item: str) -> NDArray[np.void]:
-    """Return a view whose item i starts at byte i."""
+    """Return a view of the bytes in which item i starts at byte i."""
     kind_ = np.dtype(item)
     return np.ndarray((len(out) - kind_.itemsize + 1,), kind_, out, 0, (1,))
 

@@ -1,7 +1,7 @@
-"""The hash of records, independent of how a file stores them: arrow-digest v0 over SHA3-256 (wire-facts §4.2–4.5).
+"""The logical hash of records: arrow-digest v0 with SHA3-256, whatever file format stores them (wire-facts §4.2–4.5).
 
-It covers the schema's names and types and the values in order; not nullability, metadata, batches and row groups.
-Columns are hashed in parallel: `hashlib` releases the GIL while it works.
+It covers the names and types of the schema and the values in order, but not nullability, metadata, batches and row
+groups. Columns are hashed in parallel, since `hashlib` releases the GIL.
 """
 
 import hashlib
@@ -37,10 +37,10 @@ _HASH_CHUNK_BYTES: Final = 1 << 23  # bytes of a stream hashed at a time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Leaf:
-    """A column with values: its path, its seed, and the nullable fields on its path.
+    """A column or nested field with values: its path, its seed, and the nullable fields on its path.
 
-    There is a hasher for each such field. In the reference, a leaf's null mask is that of the outermost struct with
-    nulls anywhere, so only at the end is it known which hasher has the column's digest.
+    There is a hasher for each of these fields. The reference implementation uses the null mask of the outermost struct
+    that has any nulls, so only the end of the records shows which hasher has the right digest.
     """
 
     path: tuple[int, ...]
@@ -64,16 +64,16 @@ class _Leaf:
 
 
 class LogicalHasher:
-    """Hashes records batch by batch; the result does not depend on how they are split into batches."""
+    """Computes the logical hash of records in batches; the result does not depend on the sizes of batches."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        """Start with no records; raises `UnhashableType` before anything is hashed."""
+        """Start without records; raises `UnhashableType` if the schema has a type that cannot be hashed."""
         self._schema = schema
         self._main = hashlib.sha3_256()
         self._leaves = tuple(self._walk(tuple(schema), (), (), ""))
 
     def update(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Add records; raises `InvalidInput` if they have other columns."""
+        """Add records; raises `InvalidInput` if their columns differ from the schema."""
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         if table.schema.names != self._schema.names or table.schema.types != self._schema.types:
             raise InvalidInput(text=f"records to hash have columns {table.schema}, not {self._schema}")
@@ -83,7 +83,7 @@ class LogicalHasher:
         _run(jobs, in_threads=table.nbytes >= _WORTH_THREADS)
 
     def finish(self) -> Multihash:
-        """Return the hash of all records so far."""
+        """Return the hash of all records that were added."""
         main = self._main.copy()
         for leaf in self._leaves:
             main.update(leaf.digest())
@@ -111,7 +111,7 @@ class LogicalHasher:
 
 
 def logical_hash(records: pa.Table | pa.RecordBatch | pa.RecordBatchReader) -> Multihash:
-    """Return the hash of all records, in order; raises `UnhashableType` (spec: Physical and Logical Hashes)."""
+    """Return the logical hash of all records, in order; raises `UnhashableType` (spec: Physical and Logical Hashes)."""
     hasher = LogicalHasher(records.schema)
     if isinstance(records, pa.RecordBatchReader):
         for table in _group_batches(records):
@@ -122,12 +122,12 @@ def logical_hash(records: pa.Table | pa.RecordBatch | pa.RecordBatchReader) -> M
 
 
 def check_hashable(schema: pa.Schema) -> None:
-    """Raise `UnhashableType`, naming the column, unless records of this schema can be hashed."""
+    """Raise `UnhashableType` with the column unless records of this schema can be hashed."""
     LogicalHasher(schema)
 
 
 def _group_batches(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """Group small batches, so that each column of a group is worth a thread."""
+    """Combine small batches, so that hashing a column of a group is worth the cost of a thread."""
     batches: list[pa.RecordBatch] = []
     size = 0
     for batch in reader:
@@ -140,7 +140,7 @@ def _group_batches(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
 
 
 def _descend(array: pa.Array, path: tuple[int, ...]) -> tuple[pa.Array, list[Mask | None]]:
-    """Return the leaf and, per field on the way, the mask of slots that are valid in it and all its parents."""
+    """Return the values at a path and, per field on it, the mask of rows in which it and its parents are valid."""
     array = plain(array)
     masks = [validity(array)]
     for index in path[1:]:

@@ -1,8 +1,8 @@
-"""Bytes as self-describing text: a character for the encoding, then the encoded bytes (Hash Representation).
+"""Multibase: bytes as text whose first character names the encoding (spec: Hash Representation).
 
-Every encoding that the multibase table marks `final` can be read; base16 is what we write (RFC-012). Base16 and base32
-ignore case. Padding is required where the encoding has it and refused where it has not, and unused bits at the end must
-be zero, so that bytes have one spelling per encoding and letter case.
+All encodings with status `final` in the multibase table can be decoded; base16 is used for encoding (RFC-012). Base16
+and base32 ignore case. Padding is required in encodings that have it and refused in others, and unused bits at the end
+must be zero. So in each encoding bytes have only one spelling, apart from case.
 """
 
 import base64
@@ -19,12 +19,12 @@ _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*")
 
 
 def encode(raw: bytes, encoding: str = "f") -> str:
-    """Return multibase text in `encoding`, a one-character code; base16 by default."""
+    """Encode bytes as multibase text; `encoding` is the one-character code, by default that of base16."""
     return encoding + _codec(encoding)[0](raw)
 
 
 def decode(text: str) -> bytes:
-    """Return the bytes that `text` encodes; raises `InvalidInput` unless it is in a final encoding."""
+    """Decode multibase text; raises `InvalidInput` unless it is valid and in an encoding with status `final`."""
     if not text:
         raise InvalidInput(text="expected multibase text, got an empty string")
     if len(text) > MAX_MULTIBASE_CHARACTERS:

@@ -1,6 +1,7 @@
-"""Self-describing hashes: which algorithm, how long, the digest (spec: Hash Representation; wire-facts §3.3).
+"""Multihashes: hashes with their algorithm and length (spec: Hash Representation; wire-facts §3.3).
 
-Also the hash of a file's bytes, which names data slices and checkpoints, and detects damage.
+The module also computes the physical hash of a file's bytes, which names data slices and checkpoints
+and reveals damage.
 """
 
 import hashlib
@@ -18,28 +19,28 @@ MAX_DIGEST_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True, order=True)
 class Multihash:
-    """A hash in binary form: varint code, varint length, digest. Its text form is base16, `f…`."""
+    """A hash in binary form: varint code, varint length, digest. As text it is multibase base16, `f…`."""
 
     raw: bytes
 
     @classmethod
     def from_digest(cls, code: int, digest: bytes) -> Self:
-        """Build from an algorithm's multicodec and a digest of at most 32 bytes."""
+        """Return the multihash for the multicodec of an algorithm and a digest of at most 32 bytes."""
         return cls(write_varint(code) + write_varint(len(digest)) + digest)
 
     @classmethod
     def sha3(cls, digest: bytes) -> Self:
-        """Build the hash of blocks and files from a SHA3-256 digest."""
+        """Return the multihash for a SHA3-256 digest, as for blocks and files."""
         return cls(b"\x16\x20" + digest)
 
     @classmethod
     def arrow0(cls, digest: bytes) -> Self:
-        """Build the logical hash of records from an arrow-digest."""
+        """Return the multihash for an arrow-digest, as for the logical hash of records."""
         return cls(b"\x96\x80\xc0\x01\x20" + digest)
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """Parse the binary form; raises `InvalidInput` if length and digest disagree."""
+        """Parse the binary form; raises `InvalidInput` if it is malformed or its length does not match."""
         code, position = read_varint(raw, 0)
         length, position = read_varint(raw, position)
         if length > MAX_DIGEST_BYTES or len(raw) - position != length:
@@ -50,23 +51,23 @@ class Multihash:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse text in any final multibase encoding."""
+        """Parse multibase text in any encoding with status `final`; raises `InvalidInput`."""
         return cls.from_bytes(multibase.decode(text))
 
     @property
     def code(self) -> int:
-        """Return the algorithm's multicodec."""
+        """Return the multicodec of the algorithm."""
         return read_varint(self.raw, 0)[0]
 
     @property
     def digest(self) -> bytes:
-        """Return the bare digest."""
+        """Return the digest without code and length."""
         _, position = read_varint(self.raw, 0)
         _, position = read_varint(self.raw, position)
         return self.raw[position:]
 
     def __str__(self) -> str:
-        """Return base16 text, as in object names and YAML."""
+        """Return the base16 text, as in names of objects and in YAML."""
         return "f" + self.raw.hex()
 
     def __repr__(self) -> str:
@@ -75,7 +76,7 @@ class Multihash:
 
 
 def write_varint(number: int) -> bytes:
-    """Return an unsigned LEB128."""
+    """Encode an unsigned integer as LEB128."""
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)
@@ -85,7 +86,10 @@ def write_varint(number: int) -> bytes:
 
 
 def read_varint(raw: bytes, position: int) -> tuple[int, int]:
-    """Return the number at `position` and the position after it; raises `InvalidInput` if truncated or over 63 bits."""
+    """Return the integer at `position` and the position after it.
+
+    Raises `InvalidInput` if it is truncated or has more than 63 bits.
+    """
     number = 0
     for shift in range(0, 63, 7):
         if position >= len(raw):
@@ -102,7 +106,7 @@ CHUNK_BYTES: Final = 1 << 20
 
 
 def physical_hash(file: BinaryIO) -> Multihash:
-    """SHA3-256 of the file from its current position to its end, read once in 1 MiB chunks."""
+    """Return the SHA3-256 of a file from its current position to its end; it is read in chunks of 1 MiB."""
     digest = hashlib.sha3_256()
     while chunk := file.read(CHUNK_BYTES):
         digest.update(chunk)
@@ -110,5 +114,5 @@ def physical_hash(file: BinaryIO) -> Multihash:
 
 
 def physical_hash_of(raw: bytes) -> Multihash:
-    """SHA3-256 of bytes in memory."""
+    """Return the SHA3-256 of bytes in memory."""
     return Multihash.sha3(hashlib.sha3_256(raw).digest())

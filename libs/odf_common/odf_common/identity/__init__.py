@@ -1,1 +1,1 @@
-"""Identities: dataset ids, names and references, keys, signatures."""
+"""Identities: dataset ids, names and references, and keys and signatures."""

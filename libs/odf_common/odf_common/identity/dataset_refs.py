@@ -1,12 +1,12 @@
-"""Dataset ids, names of datasets, and references, as users write them.
+"""Dataset ids, names of datasets, and references to datasets, as users write them.
 
-An id is `did:odf:` and an ed25519 public key (spec: Unique Identifiers, Aliases and References; wire-facts §3.4–3.5).
-The references of a chain are `head`, which all readers follow, and others; `DATASET@NAME` in commands.
+An id is `did:odf:` followed by an ed25519 public key (spec: Unique Identifiers, Aliases and References; wire-facts
+§3.4–3.5). A chain has a reference `head`, which all readers follow, and may have others, written `DATASET@NAME`.
 
-Names are compared without regard to ASCII case and keep their spelling. Whether the first half of `a/b` is an account
-or a repository cannot be decided from the text: it is parsed as `AmbiguousAlias`, and settled by code that knows the
-repositories. Ids are accepted in every final multibase encoding, although the grammar's alphabet lacks base64url's `-`
-and `_` (spec: Hash Representation).
+Names are compared without regard to ASCII case and keep their spelling. Whether the first part of `a/b` is an account
+or a repository cannot be decided from the text alone. It is parsed as `AmbiguousAlias`, and decided by code that knows
+the repositories. Ids are accepted in every final multibase encoding, although the grammar's alphabet lacks `-` and `_`,
+which base64url needs (spec: Hash Representation).
 """
 
 import re
@@ -25,7 +25,7 @@ KEY_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True, order=True)
 class DatasetId:
-    """A dataset's id in binary form: `ed 01` and the 32 bytes of its public key."""
+    """The id of a dataset in binary form: `ed 01` and the 32 bytes of its public key."""
 
     raw: bytes
 
@@ -38,24 +38,24 @@ class DatasetId:
 
     @classmethod
     def of_key(cls, public_key: bytes) -> Self:
-        """Build from the 32 bytes of a public key."""
+        """Return the id for a public key of 32 bytes."""
         return cls.from_bytes(ED25519_PUB + public_key)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse `did:odf:` and the key in any final multibase encoding."""
+        """Parse `did:odf:` followed by the key in any final multibase encoding; raises `InvalidInput`."""
         if not text.startswith(PREFIX):
             raise InvalidInput(text=f"expected {PREFIX}…, got {text!r}")
         return cls.from_bytes(multibase.decode(text[len(PREFIX) :]))
 
     @property
     def folder(self) -> str:
-        """Return the id without its prefix, base16: the name of the dataset's folder."""
+        """Return the name of the dataset's folder: the id in base16, without `did:odf:`."""
         return "f" + self.raw.hex()
 
     @property
     def public_key(self) -> bytes:
-        """Return the 32 bytes of the key."""
+        """Return the public key, 32 bytes."""
         return self.raw[len(ED25519_PUB) :]
 
     def __str__(self) -> str:
@@ -73,12 +73,12 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,62}")
 
 
 def is_ref_name(name: str) -> bool:
-    """Return whether a reference may have the name; `head` is only valid in lower case."""
+    """Return whether the text is a valid name of a reference; `head` is only valid in lower case."""
     return _NAME.fullmatch(name) is not None and (name == HEAD or name.lower() != HEAD)
 
 
 def check_ref_name(name: str) -> str:
-    """Return the name; raises `InvalidInput` unless a reference may have it."""
+    """Return the name of a reference; raises `InvalidInput` if it is not valid."""
     if not is_ref_name(name):
         expected = f"1 to 63 letters, digits, '-' and '_', a letter or digit first, and {HEAD} in lower case"
         raise InvalidInput(text=f"{name!r} is not the name of a reference; expected {expected}")
@@ -86,7 +86,7 @@ def check_ref_name(name: str) -> str:
 
 
 def split_ref(text: str) -> tuple[str, str]:
-    """Return the part before `@` and the name of the reference after it, by default `head`."""
+    """Split `DATASET@NAME`; the name of the reference is `head` if it is missing."""
     dataset, mark, name = text.partition(MARK)
     return dataset, check_ref_name(name) if mark else HEAD
 
@@ -101,12 +101,12 @@ _WILD_NAME: Final = re.compile(rf"[a-zA-Z0-9{_WILD}](?:[.-]?[a-zA-Z0-9{_WILD}])*
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class Name:
-    """Name of a dataset, an account or a repository."""
+    """The name of a dataset, an account or a repository."""
 
     text: str
 
     def __post_init__(self) -> None:
-        """Raise `InvalidInput` unless the text is groups of letters and digits joined by single `-` and `.`."""
+        """Raise `InvalidInput` unless the text consists of letters and digits, separated by single `-` or `.`."""
         if not _HOSTNAME.fullmatch(self.text):
             expected = "letters and digits, joined by single '-' or '.'"
             raise InvalidInput(text=f"{self.text!r} is not a name; expected {expected}")
@@ -121,7 +121,7 @@ class Name:
         return isinstance(other, Name) and self.key == other.key
 
     def __hash__(self) -> int:
-        """Agree with equality."""
+        """Return equal hashes for equal names."""
         return hash(self.key)
 
     def __lt__(self, other: "Name") -> bool:
@@ -142,7 +142,7 @@ class Alias:
 
     @property
     def key(self) -> str:
-        """Return the lower-case form by which the alias is looked up."""
+        """Return the lower-case form by which an alias is looked up."""
         return str(self).lower()
 
     def __str__(self) -> str:
@@ -165,13 +165,13 @@ class RemoteAlias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmbiguousAlias:
-    """`a/b`: either a local dataset of account `a`, or a dataset of repository `a`."""
+    """`a/b`: either dataset `b` of the local account `a`, or dataset `b` in repository `a`."""
 
     first: Name
     dataset: Name
 
     def settle(self, repositories: Collection[Name]) -> Alias | RemoteAlias:
-        """Return the remote alias if the first half is one of `repositories`, else the local one."""
+        """Return a remote alias if the first part is one of `repositories`, otherwise a local alias."""
         if self.first in repositories:
             return RemoteAlias(repo=self.first, dataset=self.dataset)
         return Alias(account=self.first, dataset=self.dataset)
@@ -183,19 +183,19 @@ class AmbiguousAlias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteId:
-    """`[repository/]did:odf:…`: a dataset on another node, by its id."""
+    """`[repository/]did:odf:…`: a dataset on another node, given by its id."""
 
     repo: Name | None = None
     id: DatasetId
 
     def __str__(self) -> str:
-        """Return repository and canonical id."""
+        """Return the repository, if any, and the id in canonical form."""
         return _join(self.repo, self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """The location of a dataset, on any host."""
+    """The URL of a dataset on any host."""
 
     text: str
 
@@ -224,12 +224,12 @@ class NamePattern:
 
 
 def is_pattern(text: str) -> bool:
-    """Return whether a text is a pattern of names: it has a `%` and is not a URL, where `%` escapes a byte."""
+    """Return whether a text is a name pattern: it contains `%` and is not a URL, where `%` escapes bytes."""
     return _WILD in text and not _URL.fullmatch(text)
 
 
 def matching_names(patterns: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names that match a pattern, in their order; raises `NothingCovered` for a pattern without matches."""
+    """Return the names that match any pattern, in their order; raises `NothingCovered` if one matches nothing."""
     matches: set[str] = set()
     aliases = {name: parse_alias(name) for name in names}
     for text in patterns:
@@ -242,7 +242,7 @@ def matching_names(patterns: Iterable[str], names: Iterable[str]) -> tuple[str, 
 
 
 class NothingCovered(NotFound):
-    """No dataset has a name that matches the pattern."""
+    """No dataset has a name that matches this pattern."""
 
     MESSAGE = "no dataset has a name that matches {what}"
     ADVICE = "`odf list` shows the datasets of this node; % matches anything"
@@ -271,12 +271,12 @@ def parse_remote_alias(text: str) -> RemoteAlias:
 
 
 def parse_ref(text: str) -> DatasetRef:
-    """Parse a reference to a dataset of this node: an id, else an alias."""
+    """Parse a reference to a dataset of this node: an id or an alias."""
     return DatasetId.parse(text) if text.startswith(PREFIX) else parse_alias(text)
 
 
 def parse_ref_remote(text: str) -> DatasetRefRemote:
-    """Parse a reference to a dataset on another node: `[repository/]id`, else a remote alias, else a URL."""
+    """Parse a reference to a dataset on another node: `[repository/]id`, a remote alias, or a URL."""
     remote_id = _remote_id(text)
     if remote_id is not None:
         return remote_id
@@ -286,7 +286,7 @@ def parse_ref_remote(text: str) -> DatasetRefRemote:
 
 
 def parse_ref_any(text: str) -> DatasetRefAny:
-    """Parse a reference to any dataset; `a/b` is returned as `AmbiguousAlias`."""
+    """Parse a reference to any dataset; `a/b` becomes an `AmbiguousAlias`."""
     remote_id = _remote_id(text)
     if remote_id is not None:
         return remote_id if remote_id.repo is not None else remote_id.id
@@ -304,7 +304,7 @@ def parse_ref_any(text: str) -> DatasetRefAny:
 
 
 def parse_pattern(text: str) -> NamePattern:
-    """Parse `[account/]dataset` where the dataset part may have `%`; refuses patterns that no name can match."""
+    """Parse `[account/]dataset`, where the dataset part may contain `%`; raises `InvalidInput` if no name can match."""
     account, slash, dataset = text.rpartition("/")
     if not _WILD_NAME.fullmatch(dataset):
         raise _invalid(text, "a name in which % matches anything, such as flights.%")
@@ -312,7 +312,7 @@ def parse_pattern(text: str) -> NamePattern:
 
 
 def is_like(pattern: str, name: str) -> bool:
-    """Return whether a string matches a pattern with `%`; linear, where a regex would backtrack."""
+    """Return whether `name` matches a pattern with `%`, in linear time; a regular expression would backtrack."""
     parts = pattern.split(_WILD)
     first, last = parts[0], parts[-1]
     if len(parts) == 1:
@@ -338,7 +338,7 @@ def _remote_id(text: str) -> RemoteId | None:
 
 
 def _names(text: str, *, most: int) -> list[Name]:
-    """Return the names between slashes, empty if there are too many or one is invalid."""
+    """Return the names between slashes; an empty list if there are more than `most`, or if one is invalid."""
     parts = text.split("/")
     if len(parts) > most or not all(_HOSTNAME.fullmatch(part) for part in parts):
         return []

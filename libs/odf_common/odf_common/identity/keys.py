@@ -1,9 +1,9 @@
-"""Key pairs of datasets (spec: Unique Identifiers), signers and signatures: ed25519, by the `cryptography` package.
+"""Key pairs of datasets (spec: Unique Identifiers), signers, and signatures: ed25519 of the `cryptography` package.
 
 Blocks are signed by the committing node, challenges by a dataset's owner (docs/formats/signature.md). The signed
-message begins with a string that names its purpose, so no signature can be used for another one. Blocks are signed by
-hash: a block's bytes contain the previous block's hash, down to the seed with the dataset's id, so a signature is bound
-to dataset, position and history, and the block's bytes stay unchanged.
+message begins with a string that names its purpose, so that a signature cannot be used for another purpose. For a
+block, its hash is signed. The bytes of a block contain the hash of the previous block, down to the seed with the
+dataset's id. A signature is therefore bound to dataset, position and history, and the bytes of the block do not change.
 """
 
 from dataclasses import dataclass
@@ -23,20 +23,20 @@ _NO_KEY: Final = "expected an ed25519 private key as `odf key export` writes it"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PrivateKey:
-    """The private key of a dataset or a node: 32 bytes, never shown."""
+    """The private key of a dataset or a node: 32 bytes, which are never displayed."""
 
     raw: bytes
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """Return the key of 32 bytes; raises `InvalidInput` for any other length."""
+        """Return the key with these 32 bytes; raises `InvalidInput` for any other length."""
         if len(raw) != KEY_BYTES:
             raise InvalidInput(text=f"expected an ed25519 private key of {KEY_BYTES} bytes, got {len(raw)}")
         return cls(bytes(raw))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse the result of `text`, in any multibase. The error never contains the input, which may be a secret."""
+        """Parse the result of `text`, in any multibase encoding; errors never contain it, since it may be secret."""
         try:
             raw = multibase.decode(text)
         except InvalidInput:
@@ -46,35 +46,35 @@ class PrivateKey:
         return cls.from_bytes(raw.removeprefix(_MULTICODEC))
 
     def text(self) -> str:
-        """Return the private key as multibase text of multicodec `ed25519-priv`: only for a file of its owner."""
+        """Return the private key as multibase text of multicodec `ed25519-priv`; it belongs only in a private file."""
         return multibase.encode(_MULTICODEC + self.raw)
 
     @property
     def dataset_id(self) -> DatasetId:
-        """Return the dataset id of the public key."""
+        """Return the id of the dataset that this key pair identifies."""
         return DatasetId.of_key(self.public_key)
 
     @property
     def public_key(self) -> bytes:
-        """Return the 32 bytes of the public key."""
+        """Return the public key, 32 bytes."""
         return Ed25519PrivateKey.from_private_bytes(self.raw).public_key().public_bytes_raw()
 
     def sign(self, message: bytes) -> bytes:
-        """Return the 64 bytes of the signature of `message`."""
+        """Return the signature of `message`, 64 bytes."""
         return Ed25519PrivateKey.from_private_bytes(self.raw).sign(message)
 
     def __repr__(self) -> str:
-        """Return the id, not the private key."""
+        """Return the dataset id instead of the private key."""
         return f"PrivateKey(of {self.dataset_id})"
 
 
 def generate() -> PrivateKey:
-    """Return a new key pair from the system's randomness."""
+    """Return a new random key pair."""
     return PrivateKey(Ed25519PrivateKey.generate().private_bytes_raw())
 
 
 def verify_signature(public_key: bytes, *, signature: bytes, message: bytes) -> bool:
-    """Return whether the holder of an ed25519 key signed `message`; blocks: `odf_common.dataset.signature_check`."""
+    """Return whether `signature` is that of `message` by an ed25519 key; for blocks use `dataset.signature_check`."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
     except (InvalidSignature, ValueError):
@@ -91,18 +91,18 @@ _BASE58: Final = "z"
 
 @dataclass(frozen=True, slots=True, order=True)
 class SignerId:
-    """A signer's id: `did:key:` and an ed25519 public key, `ed 01` and 32 bytes."""
+    """The id of a signer: `did:key:` followed by an ed25519 public key, which is `ed 01` and 32 bytes."""
 
     raw: bytes
 
     @classmethod
     def of_key(cls, key: PrivateKey) -> Self:
-        """Return the id of a key's public half."""
+        """Return the id for the public key of a key pair."""
         return cls(ED25519_PUB + key.public_key)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse `did:key:z6Mk…` in its only valid spelling; raises `InvalidInput` for anything else."""
+        """Parse `did:key:z6Mk…`, of which only one spelling is valid; raises `InvalidInput` for other text."""
         if not text.startswith(_DID_KEY + _BASE58):
             raise InvalidInput(text=f"expected {_DID_KEY}{_BASE58}…, got {text!r}")
         raw = multibase.decode(text[len(_DID_KEY) :])
@@ -112,7 +112,7 @@ class SignerId:
 
     @property
     def public_key(self) -> bytes:
-        """Return the 32 bytes of the key."""
+        """Return the public key, 32 bytes."""
         return self.raw[len(ED25519_PUB) :]
 
     def __str__(self) -> str:
@@ -122,13 +122,13 @@ class SignerId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSignature:
-    """A signer and a signature of 64 bytes; `is_valid_for` checks it against a block."""
+    """The signature of a block, 64 bytes, and its signer; `is_valid_for` checks it."""
 
     signer: SignerId
     signature: bytes
 
     def __post_init__(self) -> None:
-        """Raise `InvalidInput` for any other length."""
+        """Raise `InvalidInput` unless the signature has 64 bytes."""
         if len(self.signature) != SIGNATURE_BYTES:
             raise InvalidInput(
                 text=f"expected a signature of {SIGNATURE_BYTES} bytes, got {len(self.signature)}"
@@ -142,27 +142,27 @@ class BlockSignature:
 
 
 def block_message(block: Multihash) -> bytes:
-    """Return the message that is signed for a block: the domain string, then the multihash of the block's bytes."""
+    """Return the message that is signed for a block: a string that names the purpose, and the block's multihash."""
     return BLOCK_DOMAIN + block.raw
 
 
 def sign_block(key: PrivateKey, block: Multihash) -> BlockSignature:
-    """Return the key's signature of a block."""
+    """Return the signature of a block by this key."""
     return BlockSignature(signer=SignerId.of_key(key), signature=key.sign(block_message(block)))
 
 
 def ownership_message(dataset: DatasetId, challenge: bytes) -> bytes:
-    """Return the message that an owner signs: the domain string, the 34 bytes of the dataset's id, the challenge."""
+    """Return the message that an owner signs: the purpose, the dataset's id in 34 bytes, and the challenge."""
     return OWNERSHIP_DOMAIN + dataset.raw + challenge
 
 
 def prove_ownership(key: PrivateKey, challenge: bytes) -> bytes:
-    """Return the proof, 64 bytes, that the holder of the dataset's key has received `challenge`."""
+    """Return a signature of 64 bytes which proves that the holder of the dataset's key has received `challenge`."""
     return key.sign(ownership_message(key.dataset_id, challenge))
 
 
 def proves_ownership(dataset: DatasetId, *, challenge: bytes, signature: bytes) -> bool:
-    """Return whether `signature` is the proof of `dataset`'s owner for this challenge."""
+    """Return whether `signature` proves that the owner of `dataset` has received this challenge."""
     return verify_signature(
         dataset.public_key, signature=signature, message=ownership_message(dataset, challenge)
     )

@@ -9,7 +9,7 @@ from odf_common.metadata.scalars import Strings, Timestamp, UInt64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawQueryRequest:
-    """Preprocess one batch: the query sees the files as table `input`."""
+    """A request to preprocess one batch; the query reads the files as table `input`."""
 
     input_data_paths: Strings
     transform: Transform
@@ -18,12 +18,12 @@ class RawQueryRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawQueryResponseProgress:
-    """Still working."""
+    """The request is still being processed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawQueryResponseSuccess:
-    """Done; `num_records` were written."""
+    """The request succeeded, and `num_records` records were written."""
 
     num_records: UInt64
 
@@ -60,7 +60,7 @@ class RawQueryResponseRoot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermark:
-    """A watermark that a block set, and the block's system time."""
+    """A watermark, and the system time of the block that set it."""
 
     system_time: Timestamp
     event_time: Timestamp
@@ -68,7 +68,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformRequestInput:
-    """New slices and watermarks of one input; `offset_interval` is closed, None without new records."""
+    """New slices and watermarks of one input; `offset_interval` includes its end, None if there are no new records."""
 
     dataset_id: DatasetId
     dataset_alias: str
@@ -82,7 +82,7 @@ class TransformRequestInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformRequest:
-    """Execute the next step of a transform."""
+    """A request to execute the next step of a transform."""
 
     dataset_id: DatasetId
     dataset_alias: str
@@ -98,12 +98,12 @@ class TransformRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformResponseProgress:
-    """Still working."""
+    """The request is still being processed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformResponseSuccess:
-    """Done; the interval is closed, None without new records."""
+    """The request succeeded; the offset interval includes its end, None if there are no new records."""
 
     new_offset_interval: OffsetInterval | None = None
     new_watermark: Timestamp | None = None

@@ -1,7 +1,7 @@
-"""The metadata events, their fragments, the block around them, and the other contents of manifests.
+"""The metadata events and their fragments, the block around an event, and the other contents of manifests.
 
-Field order is slot order and union order is discriminator order (spec: Metadata Events, Fragments, Manifests;
-wire-facts §1.4–1.6). Also the names of the system columns, with which records are read (spec: DatasetVocabulary).
+The order of fields is slot order, the order of union members is discriminator order (spec: Metadata Events, Fragments,
+Manifests; wire-facts §1.4–1.6). The module also has the names of the system columns (spec: DatasetVocabulary).
 """
 
 from dataclasses import dataclass, fields
@@ -44,7 +44,7 @@ class ReadStepGeoJson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadStepEsriShapefile:
-    """An ESRI shapefile, `sub_path` inside its archive."""
+    """An ESRI shapefile; `sub_path` is its path in the archive."""
 
     ddl_schema: Strings | None = None
     sub_path: str | None = None
@@ -61,7 +61,7 @@ class ReadStepParquet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadStepJson:
-    """One JSON array of objects, at `sub_path` inside the document."""
+    """A JSON array of objects; `sub_path` is its place in the document."""
 
     sub_path: str | None = None
     ddl_schema: Strings | None = None
@@ -105,7 +105,7 @@ ReadStep = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlQueryStep:
-    """A named query, or without alias the output of the transform."""
+    """A query with an alias; without an alias, it is the output of the transform."""
 
     alias: str | None = None
     query: str
@@ -113,7 +113,7 @@ class SqlQueryStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemporalTable:
-    """An input that a query can join as of a time."""
+    """An input that a query can join as of a given time."""
 
     name: str
     primary_key: Strings
@@ -121,7 +121,7 @@ class TemporalTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformSql:
-    """SQL for one engine; normalized, `query` is absent and the last of `queries` has no alias."""
+    """SQL for one engine; in normalized form, `query` is absent and the last of `queries` has no alias."""
 
     engine: str
     version: str | None = None
@@ -142,14 +142,14 @@ class MergeStrategyAppend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeStrategyLedger:
-    """Records whose key was seen before are dropped."""
+    """Records whose primary key was seen before are dropped."""
 
     primary_key: Strings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeStrategySnapshot:
-    """Each batch is the whole state; the difference is recorded."""
+    """Each batch is the complete state; the changes since the previous batch are recorded."""
 
     primary_key: Strings
     compare_columns: Strings | None = None
@@ -164,7 +164,7 @@ class MergeStrategyChangelogStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeStrategyUpsertStream:
-    """The last record of a key wins."""
+    """A record replaces the previous record with the same primary key."""
 
     primary_key: Strings
 
@@ -179,7 +179,7 @@ MergeStrategy = (
 
 
 class DatasetKind(IntEnum):
-    """Root datasets ingest data from sources, derivative ones compute theirs from other datasets."""
+    """Root datasets ingest data from sources; derivative datasets compute their data from other datasets."""
 
     Root = 0
     Derivative = 1
@@ -187,7 +187,7 @@ class DatasetKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetInterval:
-    """Closed interval of record offsets."""
+    """An interval of record offsets, including its end."""
 
     start: UInt64
     end: UInt64
@@ -200,7 +200,7 @@ class OffsetInterval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSlice:
-    """One immutable Parquet file of records; `size` in bytes."""
+    """An immutable Parquet file of records; `size` is in bytes."""
 
     logical_hash: Multihash
     physical_hash: Multihash
@@ -210,7 +210,7 @@ class DataSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """The state that an engine needs to continue; `size` in bytes."""
+    """The state with which an engine continues a transform; `size` is in bytes."""
 
     physical_hash: Multihash
     size: UInt64
@@ -218,7 +218,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceState:
-    """The position of a source."""
+    """The position up to which a source has been read."""
 
     source_name: str
     kind: str
@@ -251,7 +251,7 @@ class ExecuteTransformInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecuteTransform:
-    """A step of a derivative's transform was executed."""
+    """A step of a derivative dataset's transform was executed."""
 
     query_inputs: tuple[ExecuteTransformInput, ...]
     prev_checkpoint: Multihash | None = None
@@ -263,7 +263,7 @@ class ExecuteTransform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seed:
-    """The dataset's identity; always the first event."""
+    """The identity of the dataset; always the first event."""
 
     dataset_id: DatasetId
     dataset_kind: DatasetKind
@@ -351,7 +351,7 @@ class SetLicense:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetDataSchema:
-    """Schema of the following slices: Arrow IPC bytes (0.34.1), or an ODF schema (0.37+)."""
+    """Schema of the data slices that follow: Arrow IPC bytes (0.34.1), or an ODF schema (0.37+)."""
 
     raw_arrow_schema: bytes | None = None
     schema: DataSchema | None = None
@@ -369,14 +369,14 @@ class AddPushSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisablePushSource:
-    """A push source is disabled: it takes no more data."""
+    """A push source is disabled and accepts no more data."""
 
     source_name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisablePollingSource:
-    """The polling source is disabled: it takes no more data."""
+    """The polling source is disabled and fetches no more data."""
 
 
 KnownEvent = (
@@ -402,8 +402,8 @@ DERIVATIVE_ONLY: Final = (ExecuteTransform, SetTransform)
 class UnknownEvent:
     """An event that this version cannot read: its discriminator, the reason, and the buffer that contains it.
 
-    A table's end is not recorded, so its bytes are those of the whole `MetadataBlock`, or of the wrapper of a single
-    event. With them the event can be copied, but only in the same place.
+    FlatBuffers does not record where a table ends, so the bytes are those of the whole `MetadataBlock`, or of the
+    wrapper of a single event. They allow the event to be copied, but only to the same place.
     """
 
     discriminator: int
@@ -417,7 +417,7 @@ DataEvent = AddData | ExecuteTransform  # what brings records, checkpoints and w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetVocabulary:
-    """The names of the four system columns, with defaults for missing ones."""
+    """The names of the four system columns; names that are not set have their defaults."""
 
     offset_column: str = "offset"
     operation_type_column: str = "op"
@@ -426,7 +426,7 @@ class DatasetVocabulary:
 
 
 def vocabulary_of(event: SetVocab | None) -> DatasetVocabulary:
-    """Return the names that `event` sets, with defaults for missing ones."""
+    """Return the names that `event` sets, with defaults for names that are not set."""
     if event is None:
         return DatasetVocabulary()
     names = {f.name: getattr(event, f.name) for f in fields(event)}
@@ -435,7 +435,7 @@ def vocabulary_of(event: SetVocab | None) -> DatasetVocabulary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataBlock:
-    """One link of the chain."""
+    """A block of the chain: an event, its time, and the hash of the previous block."""
 
     system_time: Timestamp
     prev_block_hash: Multihash | None = None
@@ -445,7 +445,7 @@ class MetadataBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSnapshot:
-    """Name, kind and first events of a dataset; `name` is an alias as written."""
+    """The name, kind and first events of a dataset; `name` is an alias as the user wrote it."""
 
     name: str
     kind: DatasetKind
@@ -454,6 +454,6 @@ class DatasetSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
-    """The URL of a repository; its datasets are below it."""
+    """A repository, given by the URL below which its datasets are."""
 
     url: str

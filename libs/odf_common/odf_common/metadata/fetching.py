@@ -1,6 +1,6 @@
-"""Fragments of events: how data is fetched, its event time, and how it is unpacked (spec: Fragments).
+"""Fragments of events: how data is fetched and unpacked, and where its event time comes from (spec: Fragments).
 
-Field order is slot order and union order is discriminator order (wire-facts §1.4–1.6).
+The order of fields is slot order, the order of union members is discriminator order (wire-facts §1.4–1.6).
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ EventTimeSource = EventTimeSourceFromMetadata | EventTimeSourceFromPath | EventT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceCachingForever:
-    """Fetched once, never again."""
+    """Data is fetched once and never again."""
 
 
 SourceCaching = SourceCachingForever
@@ -88,7 +88,7 @@ class FetchStepUrl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchStepFilesGlob:
-    """Fetch files matching a pattern."""
+    """Fetch files that match a glob pattern."""
 
     path: str
     event_time: EventTimeSource | None = None
@@ -108,7 +108,7 @@ class FetchStepContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MqttTopicSubscription:
-    """A topic of a broker."""
+    """A topic of an MQTT broker."""
 
     path: str
     qos: MqttQos | None = None
@@ -127,7 +127,7 @@ class FetchStepMqtt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchStepEthereumLogs:
-    """Fetch logs of an Ethereum node."""
+    """Fetch logs from an Ethereum node."""
 
     chain_id: UInt64 | None = None
     node_url: str | None = None

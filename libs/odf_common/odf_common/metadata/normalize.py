@@ -1,7 +1,7 @@
 """Normalization of a snapshot before its events are committed (wire-facts §3.2, last paragraph).
 
-It checks which events may define a dataset of a kind, puts queries into one form, and names inputs. The coordinator,
-which knows the datasets, resolves the inputs' references to ids.
+It checks which events may define a dataset of the given kind, converts queries to one form, and names inputs. The
+coordinator then resolves references of inputs to ids, because only it knows the datasets.
 """
 
 from dataclasses import replace
@@ -33,7 +33,7 @@ S = TypeVar("S", SetPollingSource, AddPushSource)
 
 
 def normalize(snapshot: DatasetSnapshot) -> DatasetSnapshot:
-    """Return the snapshot with normalized queries and input names; raises `InvalidInput` with the path."""
+    """Return the snapshot with normalized queries and names of inputs; raises `InvalidInput` with the path."""
     try:
         parse_alias(snapshot.name)
     except InvalidInput as error:
@@ -86,7 +86,7 @@ def _with_preprocess(event: S, where: str) -> S:
 
 
 def normalize_transform(transform: Transform, where: str) -> Transform:
-    """Return the transform with `queries` only, the last of which, without alias, is the output."""
+    """Return the transform with `queries` instead of `query`; the last query is the output and has no alias."""
     if transform.query is not None and transform.queries is not None:
         raise InvalidInput(text="give either 'query' or 'queries', not both", where=where)
     if transform.query is not None:

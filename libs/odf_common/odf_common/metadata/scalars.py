@@ -1,4 +1,4 @@
-"""Scalar types of the metadata model, named so that a codec can see their width in annotations."""
+"""Scalar types of the metadata model; their names tell codecs the width of integers."""
 
 import re
 from dataclasses import dataclass
@@ -39,25 +39,25 @@ RFC3339_TIME: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, order=True)
 class Timestamp:
-    """A timestamp in UTC with nanoseconds: nanoseconds since 1970-01-01T00:00:00Z."""
+    """A time in UTC with nanosecond precision, as nanoseconds since 1970-01-01T00:00:00Z."""
 
     ns: int
 
     @classmethod
     def from_ms(cls, milliseconds: int) -> Self:
-        """Build from milliseconds since the epoch, the unit of data columns."""
+        """Return the timestamp for milliseconds since the epoch, the unit of data columns."""
         return cls(milliseconds * 1_000_000)
 
     @classmethod
     def from_datetime(cls, timestamp: datetime) -> Self:
-        """Build from an aware datetime; raises `InvalidInput` for a naive one."""
+        """Return the timestamp for a datetime with a time zone; raises `InvalidInput` if it has none."""
         if timestamp.tzinfo is None:
             raise InvalidInput(text=f"expected a time with an offset, got {timestamp.isoformat()}")
         return cls((timestamp - _EPOCH) // timedelta(microseconds=1) * 1000)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse RFC 3339; any offset is converted to UTC, naive times raise `InvalidInput`."""
+        """Parse RFC 3339 and convert it to UTC; raises `InvalidInput` if the offset from UTC is missing."""
         match = RFC3339_TIME.fullmatch(text)
         if match is None:
             raise InvalidInput(text=f"expected an RFC 3339 time such as 2020-01-01T12:00:00Z, got {text!r}")
@@ -85,18 +85,18 @@ class Timestamp:
         return self.ns // 1_000_000
 
     def whole_ms(self) -> Self:
-        """Return the timestamp rounded down to milliseconds."""
+        """Return the timestamp rounded down to whole milliseconds."""
         return self.from_ms(self.ms)
 
     def datetime(self) -> datetime:
-        """Return the timestamp rounded down to microseconds; raises `OverflowError` outside years 1–9999."""
+        """Return a datetime, rounded down to microseconds; raises `OverflowError` outside of the years 1 to 9999."""
         return _EPOCH + timedelta(microseconds=self.ns // 1000)
 
     def __str__(self) -> str:
         """Return RFC 3339 with `Z` and 0, 3, 6 or 9 fractional digits as needed (wire-facts §3.1).
 
-        Defined for all values, since any content of a chain or column has to be displayed: years outside 0 to 9999 have
-        a sign and at least four digits, as in ISO 8601's expanded form, which `parse` does not accept.
+        All values have a form, because any content of a chain or column has to be displayed. Years outside of 0 to 9999
+        have a sign and at least four digits, as in the expanded form of ISO 8601, which `parse` does not accept.
         """
         seconds, nanos = divmod(self.ns, NANOS)
         cycles, within = divmod(seconds - _FIRST, _CYCLE)
@@ -114,11 +114,11 @@ class Timestamp:
 
 @dataclass(frozen=True, slots=True)
 class ExtraAttributes:
-    """Free attributes as one JSON object: keys sorted, no spaces (wire-facts §1.6)."""
+    """Additional attributes as a JSON object in one form: keys sorted, no spaces (wire-facts §1.6)."""
 
     entries: str
 
 
 def record_count(last_offset: int | None) -> int:
-    """Return the number of records of a dataset up to its last offset, which is None without any."""
+    """Return the number of records of a dataset with this last offset, which is None if there are no records."""
     return 0 if last_offset is None else last_offset + 1

@@ -1,1 +1,4 @@
-"""The node's needs from the outside, as Protocols; adapters implement them, tests state their contracts."""
+"""Interfaces through which the node's core uses the outside world, as Protocols.
+
+Adapters implement them, and tests define their contracts.
+"""

@@ -1,6 +1,6 @@
-"""The bus: messages between services, ordered within each partition of a topic.
+"""The message bus between services; messages are ordered within each partition of a topic.
 
-The chain is the truth and the bus is the doorbell: a lost, repeated or reordered message must be harmless.
+Only the chain is authoritative. A message merely announces something, so it may be lost, repeated or reordered.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -33,7 +33,7 @@ OnAssigned = Callable[[frozenset[int]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedMessage:
-    """A message as it is stored in its topic."""
+    """A message with its position in a topic."""
 
     topic: str
     partition: int
@@ -44,7 +44,7 @@ class ReceivedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A message that cannot be handled: its position, its content, the reason."""
+    """A message that cannot be handled: its position, its content, and the reason."""
 
     topic: str
     partition: int
@@ -57,9 +57,9 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLetter:
-    """A dead letter of a source as it is stored in its topic; `ms` is its timestamp in ms since the epoch.
+    """A dead letter of a source, as stored in its topic; `ms` is its timestamp in ms since the epoch.
 
-    `topic` is that of the message, empty for rows of files and for what was polled.
+    `topic` is the topic of the original message; it is empty for rows of files and for polled messages.
     """
 
     topic: str
@@ -70,38 +70,38 @@ class StoredLetter:
     reason: str
     value: bytes
     size: int
-    """Bytes of the whole value; `value` has only the beginning where it was too large for a letter."""
+    """Size of the complete value in bytes; `value` is truncated if the original was too large for a dead letter."""
     ms: int
     event_ms: int | None = None
-    """Event time of its records that have none, in ms since the epoch; None if it is the letter's of a topic."""
+    """Event time for records without one, in ms since the epoch; None for a message of a topic, which has `ms`."""
     input_format: str | None = None
-    """Format of the pushed file that has the row, empty for the source's own; None if it was polled, or in a topic."""
+    """Format of the pushed file, empty if it is the source's; None for polled messages and messages of a topic."""
     push: str = ""
-    """Key of the push that has the row."""
+    """Idempotency key of the push that contained the row."""
     header_bytes: int = 0
-    """Number of bytes of the value that are a header line before the row."""
+    """Length in bytes of the header line that precedes the row in `value`."""
 
     @property
     def is_pushed_row(self) -> bool:
-        """Return whether it is a row of a pushed file."""
+        """Return whether the letter is a row of a pushed file."""
         return not self.topic and self.input_format is not None
 
     @property
     def location(self) -> str:
-        """Return its name among those of its source: `partition/offset`, or `row/number`."""
+        """Return a name that is unique in the source: `partition/offset`, or `row/number`."""
         return f"row/{self.offset}" if self.is_pushed_row else f"{self.partition}/{self.offset}"
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the letter has all of the value."""
+        """Return whether `value` is complete."""
         return self.size == len(self.value)
 
 
 class DeadLetters(Protocol):
-    """Reads dead letters of sources, and resends topic messages."""
+    """Reads dead letters of sources, and sends their messages to the original topics again."""
 
     def read(self, key: bytes) -> Iterator[StoredLetter]:
-        """Yield the letters with a key that are in the topic now, oldest first; raises `Unavailable`."""
+        """Yield the letters with this key that are in the topic now, oldest first; raises `Unavailable`."""
 
     def send_again(self, letters: Iterable[StoredLetter]) -> int:
         """Publish the values to their original topics and partitions; return their number once all are durable."""
@@ -112,40 +112,40 @@ class Inbox(Protocol):
 
     @property
     def has_assignment(self) -> bool:
-        """Return whether partitions have been assigned, even if none."""
+        """Return whether a partition assignment has been received; it may be empty."""
 
     def poll(self, timeout: float) -> ReceivedMessage | None:
         """Return the next message, or None after `timeout` seconds; raises `Unavailable` if the connection is lost."""
 
     def commit(self, message: ReceivedMessage) -> None:
-        """Commit the message's offset: neither it nor any earlier one in its partition needs more handling."""
+        """Commit the message's offset: this message and all earlier ones of its partition have been handled."""
 
     def close(self) -> None:
         """Leave the group, so that partitions are reassigned at once."""
 
 
 class Bus(Protocol):
-    """Sends messages, and opens inboxes."""
+    """Sends messages and opens inboxes."""
 
     def send(self, topic: str, envelope: Envelope) -> None:
-        """Queue a message under its dataset's key; `message_id` and `sent_at` are filled in if empty."""
+        """Queue a message with the dataset's id as key; empty `message_id` and `sent_at` are filled in."""
 
     def send_dead_letter(self, letter: DeadLetter) -> None:
-        """Queue a dead letter."""
+        """Queue a dead letter, which `flush` makes durable."""
 
     def flush(self, timeout: float = 10.0) -> None:
-        """Return when all that this thread has sent is durable; raises `Unavailable` if some of it is not."""
+        """Wait until all messages that this thread has sent are durable; raises `Unavailable` if one is not."""
 
     def subscribe(self, topic: str, *, group: str | None, on_assigned: OnAssigned | None = None) -> Inbox:
-        """Open an inbox. With a group, its members share the partitions; without, all new messages are received."""
+        """Open an inbox. Members of a group share the partitions; without a group it receives all new messages."""
 
     def close(self) -> None:
-        """Send what is queued, and release the connections."""
+        """Send queued messages, and close the connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicInfo:
-    """A topic's id and, per partition, the offsets of its first message and of the next one."""
+    """The id of a topic and, by partition, the offset of its first message and the offset of its next message."""
 
     topic_id: str
     low: Mapping[int, int]
@@ -153,44 +153,44 @@ class TopicInfo:
 
 
 class Topics(Protocol):
-    """Creates and describes topics; only `ensure_topics` adds the prefix, other names are complete."""
+    """Creates and describes topics; `ensure_topics` adds the prefix to names, all other methods take complete names."""
 
     @property
     def prefix(self) -> str:
         """Return the prefix of this node's topics."""
 
     def ensure_topics(self, names: Iterable[str], partitions: int = PARTITIONS) -> None:
-        """Create the missing topics; on return they can be written to."""
+        """Create those of the fixed topics that do not exist; on return all are writable."""
 
     def create_push_topic(self, name: str, partitions: int = 1) -> None:
-        """Create a topic that keeps all records by default; nothing happens if it exists."""
+        """Create a topic with unlimited retention, unless it exists."""
 
     def list_names(self) -> Collection[str]:
         """Return the names of all topics of the cluster."""
 
     def offsets_at(self, name: str, ms: int) -> Mapping[int, int]:
-        """Return per partition the offset of the first message with this timestamp (ms) or a later one, else the end.
+        """Return for each partition the offset of the first message with timestamp `ms` or later.
 
-        Raises `NotFound`.
+        It is the end of the partition if there is no such message. Raises `NotFound`.
         """
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Raise the number of partitions to `total`; raises `InvalidInput` if a topic has more, `NotFound`."""
+        """Increase the number of partitions to `total`; raises `InvalidInput` if the topic has more, `NotFound`."""
 
     def set_retention(self, name: str, ms: int | None) -> None:
-        """Keep messages for `ms` milliseconds, None: without limit; raises `NotFound`."""
+        """Set the retention of a topic in milliseconds, None for unlimited; raises `NotFound`."""
 
     def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
-        """Describe many topics at once; those that cannot be described have the error: `NotFound` or `Unavailable`."""
+        """Return the state of topics by name; a topic that cannot be described has `NotFound` or `Unavailable`."""
 
     def topic_id(self, name: str) -> str:
-        """Return the id that distinguishes a topic from a later one with the same name; raises `NotFound`."""
+        """Return the topic's id, which differs from that of a later topic with the same name; raises `NotFound`."""
 
     def partitions(self, name: str) -> int:
-        """Return a topic's number of partitions; raises `NotFound`."""
+        """Return the number of partitions of a topic; raises `NotFound`."""
 
     def watermarks(self, name: str, partition: int) -> tuple[int, int]:
-        """Return the offsets of the first message and of the next one; raises `NotFound`."""
+        """Return the offset of a partition's first message, and the offset of its next message; raises `NotFound`."""
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; nothing happens if it does not exist."""
+        """Delete a topic, if it exists."""

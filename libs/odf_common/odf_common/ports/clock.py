@@ -1,4 +1,4 @@
-"""The node's clock, so that the core never reads the time itself; pauses between retries, and between periodic work."""
+"""The clock of the node, which the core uses instead of reading the time itself, and pauses between retries."""
 
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -10,7 +10,7 @@ PERIODIC_SHARE: Final = 0.001  # of a core, at most, for one kind of periodic wo
 
 
 class Clock(Protocol):
-    """The node's clock."""
+    """The clock of the node."""
 
     def now(self) -> Timestamp:
         """Return the current time in whole milliseconds."""
@@ -18,7 +18,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Pauses between retries: `first`, then `factor` times the previous one, up to `most`; in seconds, or all in ms."""
+    """Exponential backoff: the first pause, the factor between pauses, and the maximum (`most`); all in one unit."""
 
     first: float
     most: float
@@ -31,5 +31,5 @@ class Backoff:
 
 
 def pause_after(cpu_seconds: float, *, at_least: float) -> float:
-    """Return the seconds until periodic work is due again, so that it never takes more than `PERIODIC_SHARE`."""
+    """Return the seconds until the next run of periodic work, so that it uses at most `PERIODIC_SHARE` of the time."""
     return max(at_least, cpu_seconds / PERIODIC_SHARE)

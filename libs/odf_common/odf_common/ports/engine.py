@@ -1,4 +1,4 @@
-"""The engine as its callers see it (spec: Engine Contract)."""
+"""The interface of the query engine (spec: Engine Contract)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ PREPROCESS_INPUT: Final = "input"  # the table that a source's query reads
 
 
 class EngineNotAvailable(Refused):
-    """A transform needs an engine, or an engine version, that is not installed."""
+    """A transform requires an engine, or a version of an engine, that is not installed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailingRecord:
-    """A record of an input on which a query fails, which is one of those at the offsets `first` to `last`."""
+    """An input and a range of offsets, `first` to `last`, that contains a record on which a query fails."""
 
     dataset: DatasetId
     first: int
@@ -34,13 +34,13 @@ class FailingRecord:
 
 
 class ResultsChanged(EngineNotAvailable):
-    """The engine may compute other results than the earlier version that the transform names."""
+    """The engine might compute other results than the earlier version that the transform names."""
 
     ADVICE = "`odf engine upgrade DATASET` continues with today's engine, or derives all records again"
 
     text: str = ""
     engine: str = ""
-    """The engine and version that the transform names."""
+    """Name and version of the engine that the transform names."""
     kinds: str = ""
 
     def __str__(self) -> str:
@@ -48,25 +48,25 @@ class ResultsChanged(EngineNotAvailable):
 
 
 class QueryFailed(InvalidQuery):
-    """The engine accepts the query, but it fails on what the request reads, and would again: a division by zero."""
+    """The query is valid but fails on the data of the request, and would fail again: a division by zero."""
 
     records: tuple[FailingRecord, ...] = ()
-    """New records on which it fails, at most one of each input; empty if the engine does not name any."""
+    """New records on which the query fails, at most one per input; empty if the engine does not report any."""
     instead: str = ""
-    """The remedy in the query; empty if an expression failed on a value, and one that gives NULL would not."""
+    """An expression that avoids the failure by returning NULL; empty if the engine does not suggest one."""
 
     @property
     def code(self) -> str:
-        """Return the name of the family: users correct the query either way."""
+        """Return the code of the error family, because the user has to correct the query in either case."""
         return InvalidQuery.__name__
 
 
 class QueryOutOfMemory(QueryFailed):
-    """The query, or another that ran at the same time, filled the engine's memory; at another time it may suffice."""
+    """The engine ran out of memory because of this query or one that ran at the same time; a retry may succeed."""
 
 
 class EngineSilent(Unavailable):
-    """The engine sends nothing although calls are in flight: its JVM hangs, or its process is stopped."""
+    """The engine sends no messages although calls are in flight: its JVM hangs or its process is stopped."""
 
     ADVICE = (
         "an engine whose JVM hangs is restarted within a minute; if that does not help, end its process "
@@ -82,14 +82,14 @@ class QueryTooSlow(Refused):
 
 
 class QueryNotWanted(Refused):
-    """No caller waits for the query's result any more; it was canceled."""
+    """The query was canceled because no caller waits for its result any more."""
 
     text: str = "no caller waits for the query's result any more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryTable:
-    """A dataset as a table of an ad-hoc query: its name in SQL, schema, and slices oldest first."""
+    """A dataset as a table of an ad-hoc query: its name in SQL, its schema, and its slices, oldest first."""
 
     name: str
     schema: pa.Schema
@@ -98,9 +98,10 @@ class QueryTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatedQuery:
-    """The engine's description of a transform: the tables it reads, and its output schema if inputs were given.
+    """The engine's description of a transform: the tables that it reads and, if inputs were given, its output schema.
 
-    `version` is the engine's own, for transforms that ask for exactly the same one again; None if it has none.
+    `version` identifies the engine for transforms that require exactly the same version again; None if it
+    has no version.
     """
 
     tables: Strings
@@ -108,22 +109,22 @@ class ValidatedQuery:
     is_stateful: bool
     version: str | None = None
     can_retract: bool = False
-    """Its records may be retracted later."""
+    """Whether the transform may later retract records that it has emitted."""
     retraction_refusal: str = ""
-    """The reason why it cannot read inputs whose records may be retracted, with the remedy; empty if it can."""
+    """The reason why the transform cannot read inputs that may retract records, and the remedy; empty if it can."""
     changes: Strings = ()
-    """Kinds in which results can differ from those of the version that computed the `Past`."""
+    """Ways in which results may differ from those of the engine version that computed the `Past`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProgress:
-    """Progress of a request: `rows` of `total` in this stage; 0 if the engine does not count.
+    """Progress of a request: `rows` of `total` in the current `stage`; 0 if the engine does not count them.
 
-    `late` is the number of rows so far that were too late for their windows, and were dropped. `held` is the number of
-    rows that the new checkpoint keeps for results that depend on the watermark, and `held_until` the earliest watermark
-    with which all rows of one of them are out (ms of event time; None if unknown); partners of an outer join, which
-    have no row of their own, count only if nothing else is held. `held_by` names the steps of the query that keep them,
-    such as a window; empty if the engine does not say.
+    `late` is the number of rows so far that arrived too late for their windows and were dropped. `held` is the number
+    of rows that the new checkpoint keeps until the watermark is high enough for their results. `held_until` is the
+    lowest watermark that releases all rows of one result (ms of event time, None if unknown). Partners of an outer
+    join, which have no row of their own, count only if nothing else is held. `held_by` names the steps of the query
+    that keep the rows, such as a window; empty if the engine does not report them.
     """
 
     stage: str = ""
@@ -140,13 +141,13 @@ IsWanted = Callable[[], bool]
 
 
 def always() -> bool:
-    """Return that a result is always wanted."""
+    """Return True: the result is always wanted."""
     return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedInput:
-    """An input as a query sees it: its `name` in SQL, all columns, and the names of the system columns."""
+    """An input of a query: its `name` in SQL, all its columns, and the names of its system columns."""
 
     name: str
     schema: pa.Schema
@@ -155,7 +156,7 @@ class PlannedInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrateRequest:
-    """Migrate from one version of a query to the next; `inputs` has every table of either version."""
+    """A request to migrate from one query to the next; `inputs` contains all tables of both queries."""
 
     old: SetTransform
     new: SetTransform
@@ -170,33 +171,33 @@ class MigrateRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """The state that a new query continues: the dataset's columns, and the current query over the same inputs."""
+    """The state that a new query continues: the columns of the dataset, and the current query over the same inputs."""
 
     schema: pa.Schema | None = None
     transform: Transform | None = None
     is_restarted: bool = False
-    """Whether the new query begins without the state of the current one."""
+    """Whether the new query starts without the state of the current one."""
 
 
 class Engine(Protocol):
-    """Runs SQL. Every call raises `InvalidQuery` (the query's error, with position) or `Unavailable`.
+    """Executes SQL. Every method raises `InvalidQuery`, with the position of the error in the query, or `Unavailable`.
 
-    Calls with a transform raise `EngineNotAvailable` if it names another engine or version.
+    Methods with a transform raise `EngineNotAvailable` if it requires another engine or version.
     """
 
     def execute_transform(
         self, request: TransformRequest, on_progress: OnProgress | None = None
     ) -> TransformResponseSuccess:
-        """Execute one step of a transform; its files are written on return.
+        """Execute one step of a transform; its output files are written on return.
 
-        Raises `QueryFailed`, or `QueryOutOfMemory`, if the query is not refused, but fails on the request's records.
-        `on_progress` is called from time to time, and once at the end; the query is cancelled if it raises an error.
+        Raises `QueryFailed` or `QueryOutOfMemory` if the query is valid but fails on the data. `on_progress` is called
+        from time to time and once at the end; if it raises an error, the query is canceled.
         """
 
     def execute_raw_query(
         self, request: RawQueryRequest, is_wanted: IsWanted = always
     ) -> RawQueryResponseSuccess:
-        """Preprocess one batch; its file is written on return.
+        """Run a preprocessing query on one batch; its output file is written on return.
 
         Raises `QueryTooSlow`, and `QueryNotWanted` soon after `is_wanted` returns False.
         """
@@ -212,34 +213,34 @@ class Engine(Protocol):
         is_new: bool = False,
         retracting: Mapping[str, str] | None = None,
     ) -> ValidatedQuery:
-        """Check a transform: without inputs its syntax only, with a `past` also whether it can continue from that.
+        """Check a transform: without inputs only its syntax; with `past`, also whether it can continue from there.
 
-        One that `is_new` is refused if decimals would lose places. `retracting` has the inputs whose records may be
-        retracted later, and why.
+        If `is_new`, a transform is refused that would reduce the scale of decimals. `retracting` contains the inputs
+        whose records may be retracted later, with the reasons.
         """
 
     def validate_preprocess(self, transform: Transform, schema: pa.Schema | None) -> None:
-        """Raise `InvalidQuery` unless a source's new query computes each record alone, and keeps decimal places.
+        """Raise `InvalidQuery` unless a source's new query computes each record alone and keeps the scale of decimals.
 
-        `schema` has the source's declared columns; without it, only the query's text is checked.
+        `schema` contains the declared columns of the source; without it, only the text of the query is checked.
         """
 
     def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
-        """Write the checkpoint from which the new version continues, and the records that correct the output.
+        """Write the checkpoint from which the new query continues, and records that correct the output.
 
-        Usually there are no records. Raises `InvalidQuery` if the old version's state cannot be migrated.
+        Usually there are no such records. Raises `InvalidQuery` if the state of the old query cannot be migrated.
         """
 
     def tables_of(self, sql: str) -> Strings:
         """Return the names of the tables that an ad-hoc query reads."""
 
     def query(self, sql: str, tables: tuple[QueryTable, ...]) -> pa.Table:
-        """Run an ad-hoc query over whole datasets."""
+        """Run an ad-hoc query over complete datasets."""
 
     def query_stream(
         self, sql: str, tables: tuple[QueryTable, ...], is_wanted: IsWanted = always
     ) -> Iterator[bytes]:
-        """Run an ad-hoc query, and yield its result as chunks of an Arrow IPC stream, as they come.
+        """Run an ad-hoc query; yield its result as chunks of an Arrow IPC stream as soon as they are available.
 
-        Raises `QueryNotWanted` soon after `is_wanted` returns False; the query is cancelled then.
+        Raises `QueryNotWanted` soon after `is_wanted` returns False; the query is then canceled.
         """

@@ -1,1 +1,1 @@
-"""The parts of every service process: settings, wiring, the consumer loop, request and reply, logs and metrics."""
+"""The parts that every service process shares: settings, wiring, consumer loop, request and reply, logs and metrics."""

@@ -1,7 +1,8 @@
-"""The audit, who did what and whether it was allowed: topic `odf.audit.v1` (docs/formats/audit.md).
+"""The audit log: who did what, and whether it was allowed. Topic `odf.audit.v1` (docs/formats/audit.md).
 
-A request only puts an entry into a bounded queue, and one thread sends them. During an outage of Kafka the queue fills;
-further entries are dropped and counted. If requests waited for entries, that outage would stop the node's readers.
+A request only puts an entry into a bounded queue; one thread sends the entries to Kafka. While Kafka is unavailable the
+queue fills up, and further entries are dropped and counted. If requests waited for their entries to be sent, an outage
+of Kafka would also block all reads of the node.
 """
 
 import queue
@@ -50,14 +51,17 @@ DROPPED_ENTRIES: Final = Counter(
 
 
 class Audit:
-    """A bounded queue of entries; thread-safe."""
+    """A bounded queue of audit entries that wait to be sent; thread-safe."""
 
     def __init__(self, most: int = MAX_WAITING_ENTRIES) -> None:
-        """Queue at most this many entries."""
+        """Hold up to `most` unsent entries; further ones are dropped."""
         self._waiting: queue.Queue[Envelope] = queue.Queue(most)
 
     def put(self, dataset: DatasetId | None, entry: AccessDecision) -> None:
-        """Queue an entry under the id of its dataset, if that exists; returns at once, even if the queue is full."""
+        """Queue an audit entry with the id of its dataset, if the dataset exists.
+
+        Never blocks: if the queue is full, the entry is dropped and counted.
+        """
         message = envelope("" if dataset is None else dataset, entry, may_ignore=True)
         try:
             # Stamped here: the time is that of the request, and an entry that is sent twice has one id.
@@ -66,7 +70,7 @@ class Audit:
             DROPPED_ENTRIES.inc()
 
     def note_call(self, call: Call) -> None:
-        """Queue an entry for a gRPC call that may have changed something, or was refused."""
+        """Queue an audit entry for a gRPC call that may have changed something or that was refused."""
         if not call.method.startswith(OF_NODE) or (
             call.status in PASSING_STATUSES and _only_reads(call.method)
         ):
@@ -88,19 +92,22 @@ class Audit:
         self.put(_id_in(call.dataset) if is_allowed else None, entry)
 
     def write(self, bus: Bus, stop: threading.Event) -> None:
-        """Send entries until stopped."""
+        """Send queued entries to Kafka until `stop` is set."""
         while not stop.is_set():
             batch = self._batch(WAIT_SECONDS)
             if batch and keep_trying(partial(_send, bus, batch), stop) is None:
                 _try_last(bus, batch)
 
     def finish(self, bus: Bus) -> None:
-        """Send queued entries, for a short time at most."""
+        """Try once to send the entries that are still queued when the service stops; drop those that cannot be sent."""
         while batch := self._batch(0.0):
             _try_last(bus, batch)
 
     def _batch(self, seconds: float) -> list[Envelope]:
-        """Return entries, after at most `seconds` without any."""
+        """Return up to `MAX_BATCH_ENTRIES` queued entries.
+
+        Waits up to `seconds` for the first entry; the batch is empty if none arrives.
+        """
         batch: list[Envelope] = []
         try:
             batch.append(self._waiting.get(timeout=seconds) if seconds else self._waiting.get_nowait())
@@ -112,12 +119,12 @@ class Audit:
 
 
 def bound_text(text: str) -> str:
-    """Return a client's text as valid Unicode of bounded length."""
+    """Return text that a client sent, truncated and with invalid Unicode replaced."""
     return text[:MAX_NAME_CHARACTERS].encode(errors="replace").decode()
 
 
 def _only_reads(method: str) -> bool:
-    """Return whether the definition of a method, `/package.Service/Method`, says that it changes nothing."""
+    """Return whether the protobuf definition of `/package.Service/Method` declares that it has no side effects."""
     name = method.removeprefix("/").replace("/", ".")
     try:
         descriptor = descriptor_pool.Default().FindMethodByName(name)

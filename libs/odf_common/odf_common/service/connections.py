@@ -1,4 +1,4 @@
-"""Connections to the node's Kafka, Redis and bucket: the settings, and the files that they name."""
+"""Connections to the node's Kafka, Redis and bucket, built from the settings and the files that the settings name."""
 
 from pathlib import Path
 
@@ -15,9 +15,9 @@ from odf_common.service.settings import Settings
 
 
 def kafka_cluster(settings: Settings) -> KafkaCluster:
-    """Return the cluster at the configured address.
+    """Return the Kafka cluster at the configured address.
 
-    Raises `Unavailable` without an address, `InvalidInput` for a file that cannot be used.
+    Raises `Unavailable` if no address is configured, `InvalidInput` if a configured file cannot be used.
     """
     return KafkaCluster(
         settings.required("kafka"),
@@ -28,7 +28,7 @@ def kafka_cluster(settings: Settings) -> KafkaCluster:
 
 
 def topic_policy(settings: Settings) -> TopicPolicy:
-    """Return the creator of the node's topics, and their replicas."""
+    """Return the policy for the node's topics: whether the node creates them, and with how many replicas."""
     return TopicPolicy(
         is_ours=settings.kafka_manage_topics,
         replication_factor=settings.kafka_replication_factor or BROKER_DEFAULT,
@@ -37,9 +37,9 @@ def topic_policy(settings: Settings) -> TopicPolicy:
 
 
 def redis_connection(settings: Settings) -> RedisConnection:
-    """Return a connection to Redis, opened by its first use; raises as `kafka_cluster` does.
+    """Return a connection to Redis, which is opened on first use; raises the same errors as `kafka_cluster`.
 
-    The password of the embedded Redis is sent to servers of the node's user only.
+    The password of the embedded Redis is sent only to a server that runs as the user of the node.
     """
     address, file = settings.required("redis"), settings.redis_password_file
     has_tls = address.startswith("rediss://")
@@ -58,9 +58,10 @@ def redis_connection(settings: Settings) -> RedisConnection:
 
 
 def s3_access(settings: Settings, location: S3Location) -> S3Access:
-    """Return the opener of buckets; servers that the settings do not name are not sent the credentials.
+    """Return the access to a bucket at `location`; it has credentials only if the settings trust its server.
 
-    They belong to the server of the node's store, if its URL names one, and to `ODF_S3_ENDPOINT`, if it is set.
+    Trusted are the server in the URL of the node's store and `ODF_S3_ENDPOINT`; if neither is set, AWS. Other servers
+    are accessed anonymously.
     """
     store = settings.store.endpoint if settings.store else None
     trusted = {store} if store and settings.s3_endpoint == AWS else {store, settings.s3_endpoint}
@@ -78,12 +79,12 @@ def s3_access(settings: Settings, location: S3Location) -> S3Access:
 
 
 def trusted_networks(settings: Settings) -> Networks:
-    """Return the networks that hosts named by others may be in, in addition to public addresses."""
+    """Return the networks that hosts in URLs from other parties may be in, in addition to public addresses."""
     return Networks.parse(settings.fetch_networks)
 
 
 def stores(settings: Settings) -> tuple[BlobStore, RefStore]:
-    """Return the stores of objects and references: the home, or a bucket with copies in the home."""
+    """Return the stores of objects and references: in the home, or in the bucket with a cache in the home."""
     local = LocalBlobStore(settings.home)
     if settings.store is None:
         return local, LocalRefStore(settings.home)

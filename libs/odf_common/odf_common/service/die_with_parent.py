@@ -1,7 +1,7 @@
-"""Runs a command that dies with its parent: `die_with_parent.py PARENT_PID COMMAND …`.
+"""Runs a command that is killed when its parent exits: `die_with_parent.py PARENT_PID COMMAND …`.
 
-It runs without site packages, so it takes only a few milliseconds before the command replaces it.
-`preexec_fn` would not do: running Python after a fork is not safe with the threads of gRPC and Kafka clients.
+It runs without site packages, so it adds only a few milliseconds before the command replaces it. `preexec_fn` would not
+do: running Python after a fork is not safe with the threads of gRPC and Kafka clients.
 """
 
 import ctypes
@@ -13,12 +13,12 @@ PR_SET_PDEATHSIG = 1
 
 
 def with_parent_death_signal(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command wrapped so that it dies with this process."""
+    """Return the command wrapped so that it is killed when this process exits."""
     return (sys.executable, "-I", "-S", __file__, str(os.getpid()), *command)
 
 
 def main() -> None:
-    """Ask the kernel for SIGKILL when the parent exits, then become the command."""
+    """Ask the kernel to send SIGKILL when the parent exits, then replace this process by the command."""
     parent, command = int(sys.argv[1]), sys.argv[2:]
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

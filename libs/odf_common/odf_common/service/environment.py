@@ -25,7 +25,7 @@ from odf_common.service.settings import ENGINE, Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment(NodeDatasets):
-    """The ports of one process, for the wiring of a service; what it wires takes those that it needs."""
+    """The ports of one process. The wiring of a service passes on those that each of its objects needs."""
 
     settings: Settings
     clock: Clock
@@ -34,15 +34,15 @@ class Environment(NodeDatasets):
     locks: Locks
     engine: Engine
     silent: SilentParts = field(default_factory=SilentParts)
-    """The parts of the node that this process misses an answer of."""
+    """The parts of the node that did not answer the last health check of this process."""
     claim: Callable[[], object]
-    """Claim the topics for this node; raises `TopicsTaken`."""
+    """Claim the Kafka topics for this node; raises `TopicsTaken` if another node has claimed them."""
     close: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolatedEnvironment:
-    """The environment of a service that is connected to nothing: it only answers calls, and needs no credentials."""
+    """The environment of a service without Kafka, Redis and store: it only answers calls, and needs no credentials."""
 
     settings: Settings
 
@@ -51,10 +51,10 @@ class IsolatedEnvironment:
 
 
 class FreeLocks:
-    """Grants every lock immediately: for nodes without Redis."""
+    """Grants every lock immediately, for nodes without Redis."""
 
     def acquire(self, _: DatasetId, ttl_ms: int) -> Lock | None:
-        """Return a lock that is always ours."""
+        """Return a lock, whether or not another caller has the same one."""
         del ttl_ms
         return _FreeLock()
 
@@ -65,9 +65,9 @@ class _FreeLock:
 
 
 def connect(settings: Settings) -> Environment:
-    """Wire the real adapters; connections are opened on first use.
+    """Connect the ports to Kafka, Redis, the store and the engine; connections are opened on first use.
 
-    Raises `Unavailable` if Kafka's address is not configured, `InvalidInput` for a file that cannot be used.
+    Raises `Unavailable` if Kafka's address is not configured, `InvalidInput` if a configured file cannot be used.
     """
     cluster = kafka_cluster(settings)
     bus = KafkaBus(

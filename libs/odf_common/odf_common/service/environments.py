@@ -1,7 +1,7 @@
-"""The environment of processes that run SQL of users, and of programs that are not our code.
+"""Environment variables of processes that run users' SQL, and of programs that are not our code.
 
-It has what is listed here and nothing else: whatever secrets the environment of `odf up` or of a container has, under
-any name, such a process does not start with them.
+Only the variables listed here are passed on. Such a process therefore starts without any secrets that the environment
+of `odf up` or of a container contains, whatever their names.
 """
 
 from collections.abc import Mapping
@@ -41,12 +41,12 @@ _ENGINE: Final = (
 
 
 def program_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the variables for a program that reads no settings of the node, such as a JVM or Redis."""
+    """Return the environment variables for a program that reads no settings of the node, such as a JVM or Redis."""
     return _select(environment, (*_SYSTEM, *_MARKS))
 
 
 def engine_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the variables for the engine's Python process."""
+    """Return the environment variables for the engine's Python process."""
     return _select(environment, (*_SYSTEM, *_MARKS, *_ENGINE))
 
 

@@ -1,9 +1,9 @@
-"""Whether a service at its configured address serves, for health checks of containers.
+"""Health checks for containers: whether a service serves at its configured address.
 
-`python -m odf_common.service.health SERVICE` exits with 0 if it does. No supervisor of containers restarts one because
-its check fails, so with `--end-after SECONDS` the check ends the container's process once the service has not answered
-at its own address for that long; the restart policy then starts it again. A service that answers that it is not ready
-waits for others, and is left alone.
+`python -m odf_common.service.health SERVICE` exits with 0 if it does. Container supervisors do not restart a container
+because its health check fails. With `--end-after SECONDS` the check therefore ends the container's main process once
+the service has not answered at its own address for that long, and the restart policy starts it again. A service that
+answers that it is not ready is not ended, because it is waiting for others.
 """
 
 import argparse
@@ -31,7 +31,10 @@ ProbeOf = Callable[[str, PeerCredentials], Probe]
 
 
 def probe_of(name: str, settings: Settings, grpc_probe: ProbeOf = grpc_serves) -> Probe:
-    """Return the probe of a service; raises `InvalidInput` if it does not exist, `Unavailable` without an address."""
+    """Return the probe of a service by its name.
+
+    Raises `InvalidInput` if there is no such service, `Unavailable` if its address is not configured.
+    """
     if name == VIEWS:
         return http_answers(settings.required("views_http"), "/health")
     if name not in SERVICE_ADDRESSES:
@@ -54,8 +57,8 @@ async def is_served(probe: Probe) -> bool:
 def main(arguments: Sequence[str], *, process: int = CONTAINER_PROCESS, folder: Path = SCRATCH) -> int:
     """Return 0 if the service serves, 1 if it does not, 2 for misuse.
 
-    With `--end-after`, SIGTERM is sent to `process` once the service has not answered for that long; `folder` keeps
-    since when, and is empty when a container starts.
+    With `--end-after`, `process` is sent SIGTERM once the service has not answered for that long. A file in `folder`
+    records when the silence began, between runs of this check; the folder must be empty when a container starts.
     """
     try:
         chosen = _parser().parse_args(arguments)
@@ -78,14 +81,14 @@ def main(arguments: Sequence[str], *, process: int = CONTAINER_PROCESS, folder: 
 
 
 class Silence:
-    """Since when a service has not answered, in a file: each health check is its own process."""
+    """The time since which a service has not answered, kept in a file because each health check is its own process."""
 
     def __init__(self, file: Path) -> None:
-        """Use a file, which need not exist."""
+        """Use `file`, which need not exist yet."""
         self._file = file
 
     def seconds(self, now: float) -> float:
-        """Return for how long it has lasted; it begins now if no check has found it before."""
+        """Return for how many seconds the service has been silent at `now`; 0 if the silence has just begun."""
         try:
             since = float(self._file.read_text())
         except (FileNotFoundError, ValueError):
@@ -94,7 +97,7 @@ class Silence:
         return now - since
 
     def end(self) -> None:
-        """The service has answered."""
+        """Record that the service has answered."""
         self._file.unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""Quick starts of processes: imports without garbage collection, and without unused packages."""
+"""Faster process starts: imports without garbage collection and without packages that are not needed."""
 
 import gc
 import sys
@@ -8,9 +8,9 @@ from types import ModuleType
 
 
 class _Without:
-    """A finder that does not find some packages (PEP 451).
+    """An import finder that makes some packages appear not to be installed (PEP 451).
 
-    `sys.modules["pandas"] = None` would be shorter, but Arrow's compiled code takes the None for the module.
+    `sys.modules["pandas"] = None` would be shorter, but Arrow's compiled code mistakes the None for the module.
     """
 
     def __init__(self, *names: str) -> None:
@@ -19,18 +19,18 @@ class _Without:
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> None:
-        """Raise `ModuleNotFoundError` for these packages, as if they were not installed."""
+        """Raise `ModuleNotFoundError` if `name` is one of the hidden packages; otherwise leave it to other finders."""
         if name in self._names:
             raise ModuleNotFoundError(f"this process does without {name}", name=name)
 
 
 @contextmanager
 def lean_imports(*unused: str) -> Iterator[None]:
-    """Import faster; imports of the `unused` packages fail in this process from now on.
+    """Speed up the imports in the `with` block; from then on, importing an `unused` package fails in this process.
 
-    Arrow would import pandas before it first converts Python's values, to look whether they are pandas' own, and
-    structlog imports rich, for tracebacks of a kind that we do not log. Both take time and memory in each process.
-    What is imported stays, so the garbage collector need not look at it, neither meanwhile nor later.
+    Arrow would import pandas when it first converts Python values, to check whether they are pandas types; structlog
+    would import rich for tracebacks in a style that we do not log. Both cost time and memory in each process. Imported
+    modules are never freed, so the garbage collector is off in the block and ignores them afterwards.
     """
     sys.meta_path.insert(0, _Without(*unused))
     gc.disable()

@@ -1,8 +1,8 @@
 """Logging by structlog and the standard library to stderr: JSON lines, or coloured ones on a terminal.
 
-A warning that is repeated is logged at once, and then after pauses that double, with how often it was withheld.
-Otherwise a source that is tried three times a second would fill the disk, and so would anyone who can send bytes to a
-port.
+A repeated warning is logged at once, and then at intervals that double, each time with the number of repetitions that
+were suppressed. Otherwise a source that is retried three times a second, or anyone who can send bytes to a port, could
+fill the disk.
 """
 
 import io
@@ -38,13 +38,13 @@ class RepeatLimits:
     """Limits on how often the same warning is logged."""
 
     first_seconds: float = 1.0
-    """The first pause; each one is twice as long as the one before."""
+    """The first interval between two lines; each further interval is twice as long."""
     most_seconds: float = 600.0
-    """The longest pause."""
+    """The longest interval."""
     forgotten_seconds: float = 60.0
-    """A warning counts as new after this time without it, or after its pause if that is longer."""
+    """A warning counts as new if it has not occurred for this time, or for its current interval if that is longer."""
     remembered: int = 1000
-    """Different warnings that are remembered."""
+    """Number of different warnings that are remembered."""
 
 
 @dataclass(slots=True)
@@ -56,12 +56,12 @@ class _Seen:
 
 
 class RepeatedLogs(logging.Filter):
-    """Passes warnings and errors on unless the same has just been logged; thread-safe."""
+    """A filter that suppresses warnings and errors that have just been logged; thread-safe."""
 
     def __init__(
         self, limits: RepeatLimits | None = None, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        """Remember nothing yet."""
+        """Start with no remembered warnings."""
         super().__init__()
         self._limits = limits or RepeatLimits()
         self._monotonic = monotonic
@@ -69,7 +69,7 @@ class RepeatedLogs(logging.Filter):
         self._seen: OrderedDict[int, _Seen] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to log a record; those withheld are counted in the next one, however late it is."""
+        """Return whether to log a record; the next one that is logged gets the number of suppressed repetitions."""
         if record.levelno < logging.WARNING:
             return True
         key, now, limits = _key(record), self._monotonic(), self._limits
@@ -108,9 +108,9 @@ def _content(record: logging.LogRecord) -> str:
 
 
 def configure(level: str, *, service: str) -> None:
-    """Send all logs of at least `level` to stderr, with the service's name: JSON unless stderr is a terminal.
+    """Send all logs of at least `level` to stderr, with the service's name: as JSON unless stderr is a terminal.
 
-    The same warning is logged less and less often while it is repeated.
+    A warning that is repeated is logged at increasing intervals.
     """
     is_terminal = sys.stderr.isatty()
     renderer: structlog.typing.Processor = (
@@ -144,7 +144,7 @@ def configure(level: str, *, service: str) -> None:
 
 
 def _for_people() -> structlog.dev.ConsoleRenderer:
-    """Return a renderer whose tracebacks, unlike its default ones, do not show local variables: they have secrets."""
+    """Return a renderer for terminals whose tracebacks omit local variables, since these may contain secrets."""
     return structlog.dev.ConsoleRenderer(exception_formatter=_traceback)
 
 
@@ -155,12 +155,12 @@ def _traceback(sink: TextIO, failure: structlog.typing.ExcInfo) -> None:
 
 
 def _visible(_: object, __: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Escape what would act on the terminal, or not be seen on it (`codec.visible_text`)."""
+    """Escape invisible characters and terminal control sequences in the values (`codec.visible_text`)."""
     return {key: visible(value) if isinstance(value, str) else value for key, value in entry.items()}
 
 
 def configure_command() -> None:
-    """Send warnings and errors to stderr as plain lines, since stdout is for results; once per process."""
+    """Send warnings and errors to stderr as plain lines, since stdout is for results; a second call does nothing."""
     if structlog.is_configured():
         return
     structlog.configure(
@@ -176,7 +176,10 @@ def configure_command() -> None:
 
 
 def _with_service(service: str) -> structlog.typing.Processor:
-    """Add the service's name: threads do not inherit context variables bound in the main thread."""
+    """Return a processor that adds the service's name to each line.
+
+    A context variable would not do: threads do not inherit those that the main thread has bound.
+    """
 
     def add(_: object, __: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
         entry["service"] = service

@@ -1,7 +1,7 @@
-"""Prometheus metrics that every service has, and the server that a Prometheus reads them from.
+"""Prometheus metrics that every service has, and the HTTP server that exposes them.
 
-Labels name datasets, private ones too. On the loopback address they are for programs of the node's user, unless a token
-is set; beyond it readers need the token.
+Labels contain names of datasets, including private ones. On the loopback address, metrics are therefore for programs of
+the node's user only, unless a token is configured; on other addresses readers always need the token.
 """
 
 import hmac
@@ -57,14 +57,14 @@ RETRIES: Final = Counter(
 
 
 class MetricsServer(ThreadingMixIn, WSGIServer):
-    """Serves each connection, its TLS handshake too, in its own thread, for a bounded time."""
+    """Serves each connection in its own thread, including the TLS handshake, for a limited time."""
 
     daemon_threads = True
 
     def __init__(
         self, host: str, port: int, app: "WSGIApplication", *, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Listen; raises `OSError` if the address is in use or has no such host."""
+        """Listen at the address; raises `OSError` if it is in use or the host cannot be resolved."""
         family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
@@ -76,7 +76,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         self.set_app(app)
 
     def get_request(self) -> tuple[Any, Any]:  # Any: socketserver's own types
-        """Return the next connection; its handshake is done by the first read, in its own thread."""
+        """Return the next connection; its TLS handshake happens at the first read, in the connection's own thread."""
         connection, address = super().get_request()
         connection.settimeout(REQUEST_SECONDS)
         if self._tls is not None:
@@ -84,7 +84,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         return connection, address
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ANN401
-        """Return whether there is room for another connection, in total and from this address."""
+        """Return whether another connection is allowed, in total and from this address; if so, count it."""
         host = client_address[0]
         with self._lock:
             if self._open.total() >= MAX_CONNECTIONS or self._open[host] >= MAX_CONNECTIONS_PER_ADDRESS:
@@ -93,7 +93,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
             return True
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Answer a connection in its own thread; if none can be started, the connection ends and does not count."""
+        """Start a thread that answers the connection; if that fails, the connection is closed and no longer counted."""
         try:
             super().process_request(request, client_address)
         except BaseException:
@@ -101,7 +101,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Answer a connection; one that takes too long is closed, however often it sends a byte."""
+        """Answer a connection; it is closed after `REQUEST_SECONDS`, even if the client keeps sending bytes."""
         end = threading.Timer(REQUEST_SECONDS, _cut_off, (request,))
         end.daemon = True
         try:
@@ -117,13 +117,13 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
             self._open += Tally()  # drops addresses without connections
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Log why a connection failed: handshakes, timeouts and resets are the client's affair."""
+        """Log at level debug why a connection failed: bad handshakes, timeouts and resets are the client's problem."""
         log.debug("metrics connection failed", client=client_address[0], why=str(sys.exception()))
 
 
 class _Handler(WSGIRequestHandler):
     def get_environ(self) -> "WSGIEnvironment":
-        """Return the request, with the addresses of both ends of its connection."""
+        """Return the WSGI environment of the request, with the addresses of both ends of its connection."""
         return {**super().get_environ(), _ENDS: (self.client_address, self.connection.getsockname())}
 
     def log_message(self, format: str, *args: object) -> None:
@@ -131,10 +131,10 @@ class _Handler(WSGIRequestHandler):
 
 
 def expose(settings: Settings) -> None:
-    """Serve the metrics of this process over HTTP if a port is configured: https beyond the loopback address.
+    """Serve the metrics of this process over HTTP if a port is configured; by HTTPS except on the loopback address.
 
-    Raises `Unavailable` if the port is in use, `Unprotected` if the host is not to be listened on, and `InvalidInput`
-    for a bad file of a certificate or token.
+    Raises `Unavailable` if the port is in use, `Unprotected` if listening on the host needs TLS that is not configured,
+    and `InvalidInput` if the file of a certificate or token cannot be used.
     """
     port, host = settings.metrics_port, settings.metrics_host.strip("[]")
     if port is None:

@@ -1,4 +1,4 @@
-"""The owner of a home: the node whose id claims its Kafka topics, with datasets public or private by default."""
+"""The node that owns a home: its id, its claim to Kafka topics, and whether its datasets are public by default."""
 
 import socket
 import uuid
@@ -17,7 +17,7 @@ FILE: Final = "node-id"
 
 
 def node_id(home: Path) -> str:
-    """Return the id of the home's node, created on first use; all processes of a home share it."""
+    """Return the node id that is stored in the home; the first call creates it."""
     file = home / FILE
     if not file.exists():
         durable.create(file, f"{uuid.uuid4().hex}\n".encode())
@@ -41,7 +41,10 @@ class HomeCopied(Conflict):
 
 
 def require_original(home: Path, owner: TopicClaim) -> None:
-    """Raise `HomeCopied` if the home of the claim exists on this machine, is another folder, and has the same id."""
+    """Raise `HomeCopied` if this home is a copy of the home of the claim's owner.
+
+    It is a copy if the owner's home is another folder on this machine with the same node id.
+    """
     claimed = Path(owner.home) / FILE
     if owner.host != socket.gethostname() or not claimed.is_file():
         return
@@ -52,7 +55,7 @@ def require_original(home: Path, owner: TopicClaim) -> None:
 def claim_topics(settings: Settings, *, is_taking_over: bool = False) -> TopicClaim:
     """Claim the topics with the configured prefix for this node, and return the claim.
 
-    Raises `TopicsTaken` if another node has claimed them.
+    Raises `TopicsTaken` if another node has claimed them, unless `is_taking_over`.
     """
     mine = TopicClaim(
         node_id=node_id(settings.home),
@@ -64,7 +67,7 @@ def claim_topics(settings: Settings, *, is_taking_over: bool = False) -> TopicCl
 
 
 class TenancyChanged(InvalidInput):
-    """A home that belonged to a multi-tenant node would be served by a single-tenant one, and so become public."""
+    """A home of a multi-tenant node would be served by a single-tenant node, which would make datasets public."""
 
     MESSAGE = (
         "this home was used with ODF_TENANCY=multi, where datasets are private unless made public; "
@@ -72,7 +75,7 @@ class TenancyChanged(InvalidInput):
     )
 
     def advice(self) -> str:
-        """Return the two remedies."""
+        """Return the two remedies: keep the tenancy, or accept that datasets become public."""
         return (
             f"set ODF_TENANCY=multi; or, to make public every dataset that `odf access set` did not make private, "
             f"remove $ODF_HOME/{TENANCY_FILE}"
@@ -80,9 +83,9 @@ class TenancyChanged(InvalidInput):
 
 
 def require_tenancy(settings: Settings) -> None:
-    """Raise `TenancyChanged` for a single-tenant node in the home of a multi-tenant one; remember which this is.
+    """Raise `TenancyChanged` if a single-tenant node would serve a home that belonged to a multi-tenant one.
 
-    The contrary change opens nothing: all datasets become private.
+    A multi-tenant node marks its home for later calls. It may serve any home: all datasets become private then.
     """
     file = settings.home / TENANCY_FILE
     is_multi_tenant = settings.tenancy == MULTI_TENANT

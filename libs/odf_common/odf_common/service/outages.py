@@ -1,8 +1,8 @@
-"""Notices which parts of the node a service cannot reach, and since when, for `odf status`, the log and the metrics.
+"""Detects which parts of the node a service cannot reach, and since when, for `odf status`, the log and the metrics.
 
-It asks every part that the service uses every two seconds. An answer takes at most two seconds, so a push that waits
-for a silent part is answered within five. Two in a row must be missing for an outage, so one is known within ten, and a
-busy part is none.
+Every two seconds the service sends a health check to each part that it uses, and waits up to two seconds for the
+answers. A push that needs a silent part is therefore answered within five seconds. An outage begins after two
+consecutive failures, so it is detected within ten seconds, and a part that is merely busy does not count as one.
 """
 
 import threading
@@ -31,33 +31,33 @@ UNREACHABLE: Final = Gauge(
 
 
 class PartSilent(Unavailable):
-    """A part of the node that is needed does not answer; `what` is its name."""
+    """A part of the node that this operation needs does not answer; `what` is the name of the part."""
 
     MESSAGE = "{what} does not answer"
 
 
 class SilentParts:
-    """The parts that owe their last answer, to this service or to one that it uses; thread-safe.
+    """The parts that did not answer the last health check, by this service or by a service that it uses; thread-safe.
 
-    One that owes it to this service may still be in no outage.
+    A part is listed after a single failed check of this service; an outage needs several.
     """
 
     def __init__(self) -> None:
-        """No part is silent until a check says so."""
+        """Start without silent parts."""
         self._whys: Mapping[str, str] = {}
 
     def replace(self, whys: Mapping[str, str]) -> None:
-        """From now on these parts are silent; the values say why."""
+        """Replace the set of silent parts: names of parts, and the reason why each one is silent."""
         self._whys = dict(whys)
 
     def find(self, parts: Iterable[str]) -> PartSilent | None:
-        """Return the error of the first of these parts that is silent, None if all have answered."""
+        """Return an error for the first of these parts that is silent; None if all of them have answered."""
         whys = self._whys
         return next((PartSilent(what=part, why=whys[part]) for part in parts if part in whys), None)
 
 
 class OutageWatch:
-    """Checks the parts that a service uses, and keeps the outages in its file."""
+    """Checks the parts that a service uses, and writes the current outages to the file of the service."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class OutageWatch:
         silent: SilentParts | None = None,
         answer_seconds: float = CHECK_TIMEOUT_SECONDS,
     ) -> None:
-        """Check nothing before `run`; `silent` is kept current for the service's own use."""
+        """Create a watch, which checks nothing before `run`; each check updates `silent` for use by the service."""
         self._silent = SilentParts() if silent is None else silent
         self._answer_seconds = answer_seconds
         self._service = service
@@ -83,7 +83,10 @@ class OutageWatch:
         self._outages: dict[str, tuple[Timestamp, str]] = {}  # since when, and why
 
     def run(self, stop: threading.Event) -> None:
-        """Check until the service stops. The file is removed then, and at the start: a killed process leaves one."""
+        """Check every `CHECK_SECONDS` until `stop` is set.
+
+        The file of outages is removed at the end, and at the start, because a killed process leaves its file behind.
+        """
         self._file.write(())
         with ThreadPoolExecutor(len(self._checks) or 1, thread_name_prefix="outages") as pool:
             while not stop.wait(CHECK_SECONDS):
@@ -91,7 +94,7 @@ class OutageWatch:
         self._file.write(())
 
     def check(self, pool: ThreadPoolExecutor) -> None:
-        """Ask each part once; a part that has not answered the last question yet is not asked again."""
+        """Send a health check to each part, unless the previous one is still running, and record the results."""
         for part, check in self._checks.items():
             if part not in self._running:
                 self._running[part] = pool.submit(check)
@@ -107,7 +110,7 @@ class OutageWatch:
             self._file.write(tuple(self._list_outages()))
 
     def _why_silent(self, part: str) -> str | None:
-        """Return the reason if a part did not answer, else None."""
+        """Return the reason why a part did not answer; None if it answered."""
         if not self._running[part].done():
             return f"no answer within {self._answer_seconds:g} s"
         error = self._running.pop(part).exception()
@@ -116,7 +119,10 @@ class OutageWatch:
         raise error
 
     def _record_check(self, part: str, why: str | None) -> None:
-        """Record why a part did not answer, None if it did; an outage begins after `MIN_FAILURES` failures in a row."""
+        """Record the result of a check: the reason why the part did not answer, or None if it did.
+
+        An outage begins after `MIN_FAILURES` consecutive failures, and ends with the next answer.
+        """
         now = self._clock.now()
         if why is None:
             self._failures.pop(part, None)

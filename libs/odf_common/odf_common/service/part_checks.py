@@ -1,4 +1,4 @@
-"""Health checks of a node's parts: each asks one part for any answer; the part need not be ready."""
+"""Health checks of the parts of a node: each passes if the part answers, even that it is not ready."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -18,7 +18,7 @@ Check = Callable[[], None]  # raises `OdfError` unless a part answers within `CH
 
 
 def checks_of(settings: Settings, services: Iterable[str]) -> Mapping[str, Check]:
-    """Return the checks of Kafka, Redis and the bucket, if they are configured, and of these services."""
+    """Return the checks, by part, of Kafka, Redis, the bucket and `services`, as far as they are configured."""
     from odf_common.adapters.kafka.admin import KafkaTopics  # noqa: PLC0415 commands need it seldom
     from odf_common.service.connections import kafka_cluster, redis_connection  # noqa: PLC0415
 
@@ -39,7 +39,10 @@ def checks_of(settings: Settings, services: Iterable[str]) -> Mapping[str, Check
 
 
 def http_check(what: str, url: str) -> Check:
-    """Return a check that an HTTP server answers, whatever it answers; a frozen one still accepts connections."""
+    """Return a check that passes if an HTTP server sends any response.
+
+    A mere connection would not do: the kernel accepts connections for a frozen process.
+    """
     import urllib3  # noqa: PLC0415 commands need it seldom
 
     from odf_common.adapters.networks import Pools, cause_of  # noqa: PLC0415
@@ -59,7 +62,7 @@ def http_check(what: str, url: str) -> Check:
 
 
 def service_check(name: str, address: str, credentials: PeerCredentials) -> Check:
-    """Return a check that asks a service for its health; one that is not ready yet answers, too."""
+    """Return a check that passes if a service answers a gRPC health check, even that it is not ready yet."""
     health = health_pb2_grpc.HealthStub(channel(address, credentials))
 
     def check() -> None:
@@ -70,5 +73,5 @@ def service_check(name: str, address: str, credentials: PeerCredentials) -> Chec
 
 
 def why_silent(error: OdfError) -> str:
-    """Return the reason for which a part does not answer, without the part's name."""
+    """Return the reason why a part does not answer, without the name of the part."""
     return (isinstance(error, Unavailable) and error.why) or str(error)

@@ -1,6 +1,6 @@
-"""Probes of servers: a readiness probe is polled until it returns True, a liveness probe from then on.
+"""Probes of servers. A readiness probe is polled until it returns True, a liveness probe from then on.
 
-The kernel accepts connections for a process that is stopped or hangs, so a liveness probe needs an answer.
+A liveness probe needs an answer, because the kernel accepts connections even for a process that is stopped or hangs.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ PROBE_TIMEOUT_SECONDS: Final = 5.0
 
 
 def listens(address: str) -> Probe:
-    """Return a probe: a server accepts connections at `host:port`."""
+    """Return a probe that succeeds if a server accepts connections at `host:port`."""
     host, _, port = address.rpartition(":")
 
     async def probe() -> bool:
@@ -36,16 +36,16 @@ def listens(address: str) -> Probe:
 
 
 def http_answers(address: str, path: str) -> Probe:
-    """Return a probe: a web server answers a GET, with any status."""
+    """Return a probe that succeeds if a web server answers a GET request, with any status."""
     return answers(address, f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode(), b"HTTP/1.")
 
 
 def answers(
     address: str, question: bytes, answer: bytes, *, skipped: int = 0, users: frozenset[int] | None = None
 ) -> Probe:
-    """Return a probe: the answer to `question` starts with `answer`, after `skipped` bytes.
+    """Return a probe that succeeds if the answer to `question`, after `skipped` bytes, starts with `answer`.
 
-    With `users` the question is sent to a server of one of them only.
+    If `users` is given, the question is sent only to a server that runs as one of these users (uids).
     """
     host, _, port = address.rpartition(":")
 
@@ -68,12 +68,12 @@ def answers(
 
 
 def grpc_serves(address: str, credentials: PeerCredentials = None) -> Probe:
-    """Return a probe: the gRPC health service reports SERVING."""
+    """Return a probe that succeeds if the gRPC health service reports SERVING."""
     return _health_reported(address, credentials, frozenset({health_pb2.HealthCheckResponse.SERVING}))
 
 
 def grpc_answers(address: str, credentials: PeerCredentials = None) -> Probe:
-    """Return a probe: the gRPC health service answers, also that the service is not ready yet."""
+    """Return a probe that succeeds if the gRPC health service answers, even that the service is not ready yet."""
     return _health_reported(
         address, credentials, frozenset(health_pb2.HealthCheckResponse.ServingStatus.values())
     )
@@ -99,9 +99,9 @@ def _health_reported(address: str, credentials: PeerCredentials, expected: froze
 
 
 def once_listening(address: str, probe: Probe) -> Probe:
-    """Return a probe that tries `probe` only if a server listens.
+    """Return a probe that first checks that a server is listening, and only then runs `probe`.
 
-    While many services start, gRPC channels would cost more processor time than the services.
+    While many services start, gRPC channels that fail to connect would cost more processor time than the services do.
     """
     is_listening = listens(address)
 

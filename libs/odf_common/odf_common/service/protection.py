@@ -1,7 +1,8 @@
-"""Access to the node's own servers.
+"""Access control of the node's own servers.
 
-Beyond the loopback address they listen only with TLS, unless settings allow it. On it, where all users of the machine
-reach them, gRPC asks for a secret of the home, and HTTP asks the kernel whose program the client is.
+On addresses other than loopback they listen only with TLS, unless a setting allows otherwise. All users of the machine
+can reach the loopback address, so there gRPC requires a secret that is stored in the home, and HTTP asks the kernel
+which user the client program runs as.
 """
 
 import os
@@ -45,17 +46,17 @@ CROSS_SITE: Final = ("cross-site", "same-site")  # values of `Sec-Fetch-Site`; o
 
 
 class Unprotected(InvalidInput):
-    """A server would listen beyond this machine without TLS."""
+    """A server would be reachable from other machines without TLS."""
 
     MESSAGE = "{what} {address} would be open to other machines without protection"
 
     what: str
     address: str
     protection: str | None
-    """The settings that would protect it; None: its server has no TLS."""
+    """The settings that would enable TLS; None if the server does not support TLS."""
 
     def advice(self) -> str:
-        """Return the settings that protect it, or permit it without."""
+        """Return the settings that protect the server, and the one that permits it to run without TLS."""
         tls = (
             f"set {self.protection}, or choose a loopback address"
             if self.protection
@@ -65,7 +66,7 @@ class Unprotected(InvalidInput):
 
 
 def require_protected(settings: Settings, what: str, address: str) -> None:
-    """Raise `Unprotected` unless a server may listen at `host:port`; `what` is its setting, or its name."""
+    """Raise `Unprotected` unless a server may listen at `host:port`; `what` is the server's setting or its name."""
     tls = _tls_of(what)
     is_protected = tls is not None and tls.is_met(settings)
     if not (is_protected or settings.listen_unprotected or is_loopback(_host(address))):
@@ -73,10 +74,10 @@ def require_protected(settings: Settings, what: str, address: str) -> None:
 
 
 def listening_address(settings: Settings, address: str) -> str:
-    """Return the `host:port` that the gRPC server at this address listens on.
+    """Return the `host:port` on which the gRPC server with this configured address listens.
 
-    A name is resolved once when a server starts. A container gets another address when it joins a network again, so
-    there ODF_GRPC_LISTEN_HOST takes the name's place.
+    A server resolves a host name only once, when it starts, but a container gets another address when it rejoins a
+    network. In containers ODF_GRPC_LISTEN_HOST therefore replaces the host.
     """
     if settings.grpc_listen_host is None:
         return address
@@ -84,7 +85,10 @@ def listening_address(settings: Settings, address: str) -> str:
 
 
 def peer_tls(settings: Settings) -> PeerTls | None:
-    """Return the TLS of gRPC between services, None if it is not configured; raises `InvalidInput` for a bad file."""
+    """Return the TLS configuration of gRPC between services; None if it is not configured.
+
+    Raises `InvalidInput` if one of its files cannot be used.
+    """
     certificate, key, authority = (
         settings.grpc_certificate_file,
         settings.grpc_key_file,
@@ -96,15 +100,15 @@ def peer_tls(settings: Settings) -> PeerTls | None:
 
 
 def secret_of(service: str) -> str:
-    """Return the name of the secret that a service's callers send."""
+    """Return the name of the secret that callers of a service send."""
     return ENGINE_SECRET if service == ENGINE_SERVICE else GRPC_SECRET
 
 
 def peer_credentials(settings: Settings, address: str, secret: str = GRPC_SECRET) -> PeerCredentials:
-    """Return the credentials of servers and clients at `host:port`: TLS, or a secret on the loopback address.
+    """Return the credentials for gRPC at `host:port`: TLS if configured, else a secret on the loopback address.
 
-    The secret is created if the home has none. None for an address beyond loopback without TLS, which
-    ODF_LISTEN_UNPROTECTED has allowed: there a secret would be sent in plain text.
+    The secret is created if the home has none. The result is None for an address beyond loopback without TLS, which
+    ODF_LISTEN_UNPROTECTED permits: a secret would be sent there in plain text.
     """
     # Commands create nothing, and start without the local store.
     from odf_common.adapters.local.secrets import ensure_secret  # noqa: PLC0415
@@ -113,9 +117,9 @@ def peer_credentials(settings: Settings, address: str, secret: str = GRPC_SECRET
 
 
 def command_credentials(settings: Settings, address: str, secret: str = GRPC_SECRET) -> PeerCredentials:
-    """Return the same as `peer_credentials`, but None if the home has no secret.
+    """Return the same as `peer_credentials`, but never create a secret: None if the home has none.
 
-    Raises `HomeOfAnotherUser` if it cannot be read.
+    Raises `HomeOfAnotherUser` if the secret cannot be read.
     """
     return _credentials(settings, address, secret, find_secret)
 
@@ -141,7 +145,10 @@ def _host(address: str) -> str:
 
 
 def http_tls(settings: Settings) -> ssl.SSLContext | None:
-    """Return the TLS of the HTTP server, None if it is not configured; raises `InvalidInput` for a bad file."""
+    """Return the TLS context of the HTTP server; None if it is not configured.
+
+    Raises `InvalidInput` if one of its files cannot be used.
+    """
     certificate, key = settings.http_certificate_file, settings.http_key_file
     if certificate is None or key is None:
         return None
@@ -152,7 +159,7 @@ def http_tls(settings: Settings) -> ssl.SSLContext | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a host; the only name that counts is localhost."""
+    """Return whether a host can be reached only from this machine: a loopback IP address, or the name `localhost`."""
     if host == "localhost":
         return True
     try:
@@ -164,10 +171,10 @@ def is_loopback(host: str) -> bool:
 
 
 def why_not_local(*, peer: str | None, host: str, headers: Mapping[str, str]) -> str | None:
-    """Return the reason why a request over HTTP is not, or may not be, from a program on this machine; None if it is.
+    """Return the reason why an HTTP request may come from another machine; None if a local program has sent it.
 
-    `host` is that of the request, with its port. The names matter too: a web page can make a browser on this machine
-    send requests, and a proxy can forward them. Names of headers are compared as `headers` does.
+    `host` is the `Host` header, with its port. The address of the peer is not enough: a web page can make a browser on
+    this machine send requests, and a proxy can forward them. `headers` must look up names without regard to case.
     """
     if peer is None or not is_loopback(peer):
         return "the request comes from elsewhere"
@@ -179,9 +186,10 @@ def why_not_local(*, peer: str | None, host: str, headers: Mapping[str, str]) ->
 
 
 def _is_of_foreign_page(headers: Mapping[str, str]) -> bool:
-    """Return whether a browser says, in any of three ways, that a page of another machine sent a request.
+    """Return whether one of three headers says that a web page of another machine made the browser send a request.
 
-    `Origin` comes with requests that a page could read the answer of, or that write; the others with links and images.
+    Browsers send `Origin` with requests that write or whose response the page may read. For links and images they send
+    the headers Referer or Sec-Fetch-Site.
     """
     # A header may be there twice; each counts.
     pages = [value for name, value in headers.items() if name.lower() in PAGES]
@@ -193,10 +201,10 @@ def _is_of_foreign_page(headers: Mapping[str, str]) -> bool:
 
 
 def why_another_user(client: Sequence[Any] | None, server: Sequence[Any] | None) -> str | None:
-    """Return the reason why a client of this machine may not act as the node's user.
+    """Return the reason why a client on this machine may not act as the node's user; None if it may.
 
-    None if it may, or the kernel does not say.
-    Arguments are the addresses of both ends of the connection, as sockets have them. Root may: it can read the home.
+    `client` and `server` are the addresses of both ends of the connection, as sockets return them. The result is also
+    None if the kernel does not report users. Root is allowed, because it can read the home in any case.
     """
     if client is None or server is None or not are_users_known():
         return None

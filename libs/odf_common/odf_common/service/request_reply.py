@@ -1,6 +1,6 @@
-"""Request and reply over the bus: send a command, wait for the reply with its correlation id.
+"""Request and reply over the bus: send a command, then wait for the reply with the same correlation id.
 
-A lost reply is harmless: `ask` returns None after its timeout, and the caller reads the chain.
+A lost reply is harmless: `request` returns None after its timeout, and the caller reads the chain instead.
 """
 
 import threading
@@ -14,25 +14,25 @@ from odf_common.service.run import Subscription
 
 
 class Replies:
-    """Pending requests of this process; thread-safe."""
+    """The pending requests of this process; thread-safe."""
 
     def __init__(self, bus: Bus) -> None:
-        """Nothing is pending yet; the service must include `subscription`."""
+        """Start without pending requests; the service must include `subscription` to receive replies."""
         self._bus = bus
         self._waiting: dict[str, _Pending] = {}
         self._lock = threading.Lock()
         self._hears = threading.Event()
 
     def subscription(self, topic: str) -> Subscription:
-        """Return the subscription to all replies in `topic` from now on."""
+        """Return a subscription to all replies that are sent to `topic` from now on."""
         return Subscription(topic=topic, handler=self.handle, group=False, on_assigned=self.on_assigned)
 
     def on_assigned(self, _: frozenset[int]) -> None:
-        """Record that replies are received from now on."""
+        """Record that the subscription is active: replies are received from now on."""
         self._hears.set()
 
     def handle(self, answer: Envelope) -> tuple[()]:
-        """Pass a reply to the waiting caller in this process; replies to other processes are ignored."""
+        """Give a reply to the caller in this process that waits for it; ignore replies to other processes."""
         with self._lock:
             pending = self._waiting.get(answer.correlation_id)
         if pending is not None:
@@ -41,7 +41,10 @@ class Replies:
         return ()
 
     def request(self, topic: str, dataset: DatasetId, body: Body, *, timeout: float) -> Envelope | None:
-        """Send a command and return its reply; None after `timeout` seconds without one. Raises `Unavailable`."""
+        """Send a command and return its reply; None if no reply arrives within `timeout` seconds.
+
+        Raises `Unavailable` if the command cannot be sent.
+        """
         until = time.monotonic() + timeout
         # A reply that arrives before the subscription is active would be missed, and cost the whole timeout.
         self._hears.wait(timeout)
@@ -60,7 +63,7 @@ class Replies:
 
 
 class _Pending:
-    """A pending request."""
+    """A pending request, and its reply once that has arrived."""
 
     def __init__(self) -> None:
         self.arrived = threading.Event()

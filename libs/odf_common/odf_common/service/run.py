@@ -1,6 +1,7 @@
 """The life of a service process: settings, wiring, one reader per subscription, gRPC, and graceful shutdown.
 
-For messages that cannot be handled see `consumer_loop`. On SIGTERM: stop polling, finish messages in flight, close.
+`consumer_loop` describes what happens to messages that cannot be handled. On SIGTERM the process stops polling,
+finishes messages in flight and closes its connections.
 """
 
 import os
@@ -51,27 +52,27 @@ RESUME_BACKOFF: Final = Backoff(first=0.2, most=5.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """A service: its subscriptions, its gRPC methods, its background work."""
+    """The definition of a service: its subscriptions, gRPC methods and background tasks."""
 
     name: str
     subscriptions: tuple[Subscription, ...] = ()
     grpc: Register | None = None
     grpc_address: str | None = None
     caller_secret: str = GRPC_SECRET
-    """Name of the secret in the home that calls carry on the loopback address."""
+    """Name of the secret that callers must send on the loopback address; it is stored in the home."""
     background: tuple[Callable[[threading.Event], None], ...] = ()
     on_stop: Callable[[], None] | None = None
     audit: Audit = field(default_factory=Audit)
-    """Notes its gRPC calls."""
+    """The audit log, which receives this service's gRPC calls."""
     uses: tuple[str, ...] = ()
-    """The services that it calls: their outages are noticed, like those of Kafka, Redis and a bucket."""
+    """The services that it calls; their outages are detected, like those of Kafka, Redis and the bucket."""
 
 
 class RunningService:
-    """A running service: its threads, its server, and the event that stops them."""
+    """A running service: its threads, its gRPC server, and the event that stops them."""
 
     def __init__(self, service: Service, environment: Environment | IsolatedEnvironment) -> None:
-        """Nothing runs before `start`."""
+        """Prepare the service; nothing runs before `start`."""
         self.service = service
         self.environment = environment
         self._connected = None if isinstance(environment, IsolatedEnvironment) else environment
@@ -82,9 +83,9 @@ class RunningService:
         self.has_failed = False
 
     def start(self) -> None:
-        """Start readers, server and background work; healthy once every reader has its partitions.
+        """Start readers, gRPC server and background tasks; report SERVING once every reader has its partitions.
 
-        Raises `TopicsTaken`, before anything is read, if the topics belong to another node.
+        Raises `TopicsTaken`, before any message is read, if the topics belong to another node.
         """
         if self.service.grpc is not None:
             self._server = keep_trying(self._listen, self.stop)
@@ -100,7 +101,7 @@ class RunningService:
         self._begin(self._announce)
 
     def finish(self) -> None:
-        """Shut down gracefully: wait for messages in flight, 8 s in total, then close what the service holds."""
+        """Shut down gracefully: wait up to 8 s for messages in flight, then close the connections."""
         deadline = time.monotonic() + JOIN_SECONDS
         self.stop.set()
         if self._server is not None:
@@ -156,7 +157,7 @@ class RunningService:
 
 
 def resume_after_faults(work: Callable[[threading.Event], None], name: str, stop: threading.Event) -> None:
-    """Run work until it ends; after a full disk, too many open files and the like it is called again."""
+    """Run `work` until it returns; call it again after a temporary fault, such as a full disk."""
     for failures in count(1):
         try:
             with waiting_helps():
@@ -170,7 +171,10 @@ def resume_after_faults(work: Callable[[threading.Event], None], name: str, stop
 
 
 def run_service(build: Callable[[Environment], Service]) -> None:
-    """Run a service until SIGTERM or SIGINT; the process exits with 0 then, 1 if it could not start, 70 on a bug."""
+    """Run a service until SIGTERM or SIGINT, then exit the process.
+
+    Exit codes: 0 after a signal, 1 if the service could not start, 70 after a bug.
+    """
 
     def prepare(settings: Settings) -> RunningService:
         environment = connect(settings)
@@ -180,7 +184,7 @@ def run_service(build: Callable[[Environment], Service]) -> None:
 
 
 def run_isolated(build: Callable[[IsolatedEnvironment], Service]) -> None:
-    """Run, as `run_service` does, a service that is connected to neither Kafka, Redis nor a store."""
+    """Run a service without Kafka, Redis and store until SIGTERM or SIGINT; exits as `run_service` does."""
 
     def prepare(settings: Settings) -> RunningService:
         environment = IsolatedEnvironment(settings=settings)
@@ -190,9 +194,9 @@ def run_isolated(build: Callable[[IsolatedEnvironment], Service]) -> None:
 
 
 def allow_open_files() -> None:
-    """Raise this process's limit of open files to the hard limit, or 65,536.
+    """Raise the soft limit of open files of this process to the hard limit, up to 65,536.
 
-    The usual 1,024 protects programs that use select(), and is fewer than the connections that the HTTP server takes.
+    The usual soft limit of 1,024 protects programs that use select(). The HTTP server accepts more connections.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = OPEN_FILES_LIMIT if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_LIMIT)
@@ -251,10 +255,10 @@ def _run(prepare: Callable[[Settings], RunningService], settings: Settings) -> i
 
 
 def _await(stop: threading.Event) -> None:
-    """Return once `stop` is set: at once by a signal, whichever thread has received it.
+    """Block the main thread until `stop` is set; a signal ends the wait at once, whichever thread receives it.
 
-    Only the main thread runs handlers, and only the pipe wakes it for a signal that another thread has received.
-    It does not wait for the event: a handler that sets an event whose lock its own thread holds would never return.
+    Only the main thread runs signal handlers, and only the wakeup pipe wakes it for a signal that another thread
+    received. Waiting for the event itself could deadlock: a handler may set an event whose lock its own thread holds.
     """
     woken, wake = os.pipe()
     os.set_blocking(wake, False)

@@ -1,4 +1,4 @@
-"""Readers of settings' values; each function raises `ValueError` unless its text is valid."""
+"""Parsers of settings' values; each one raises `ValueError` if its text is not valid."""
 
 import ipaddress
 import re
@@ -18,7 +18,7 @@ _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
 
 
 def address(text: str) -> str:
-    """Return the text; raises `ValueError` unless it is host:port."""
+    """Return the text if it is `host:port`."""
     match = _ADDRESS.fullmatch(text)
     if match is None or not 0 < int(match[1]) < 65536:
         raise ValueError(f"expected host:port, got {text!r}")
@@ -26,29 +26,29 @@ def address(text: str) -> str:
 
 
 def host(text: str) -> str:
-    """Return the text; raises `ValueError` unless it is a host."""
+    """Return the text if it is a host name or IP address."""
     return address(f"{text}:1").removesuffix(":1")
 
 
 def addresses(text: str) -> str:
-    """Return host:port[,…]."""
+    """Return a list of `host:port`, separated by commas, without spaces."""
     return ",".join(address(part.strip()) for part in text.split(","))
 
 
 def prefix(text: str) -> str:
-    """Return a prefix of topics."""
+    """Return the text if it can be a prefix of topic names."""
     if _TOPIC_PREFIX.fullmatch(text) is None:
         raise ValueError(f"expected at most 64 letters, digits, dots, dashes and underscores, got {text!r}")
     return text
 
 
 def redis_address(text: str) -> str:
-    """Return a URL of Redis, or host:port."""
+    """Return the text if it is a URL of Redis, or `host:port`."""
     return text if text.startswith(("redis://", "rediss://", "unix://")) else address(text)
 
 
 def postgres_url(text: str) -> str:
-    """Return a URL of a PostgreSQL database, with its user and password; other options follow a question mark."""
+    """Return the text if it is the URL of a PostgreSQL database; options of libpq may follow a question mark."""
     try:
         url = urlsplit(text)
         _ = url.port
@@ -62,21 +62,21 @@ def postgres_url(text: str) -> str:
 
 
 def http_url(text: str) -> str:
-    """Return a URL of http or https."""
+    """Return the text if it is an HTTP or HTTPS URL without user and password."""
     if not text.startswith(("http://", "https://")) or "@" in text:
         raise ValueError("expected a URL of http or https without a password")
     return text
 
 
 def public_url(text: str) -> str:
-    """Return a URL of http or https, without slash at its end."""
+    """Return an HTTP or HTTPS URL without query and fragment, after removing trailing slashes."""
     if "?" in text or "#" in text:
         raise ValueError("expected a URL without a query or a fragment")
     return http_url(text).rstrip("/")
 
 
 def spark_master(text: str) -> str:
-    """Return a Spark master in the engine's own process."""
+    """Return the text if it is a local Spark master: `local[N]` or `local[*]`."""
     if _LOCAL_SPARK.fullmatch(text) is None:
         raise ValueError(
             f"expected local[N] or local[*], as the engine runs Spark in its own process, got {text!r}"
@@ -85,19 +85,19 @@ def spark_master(text: str) -> str:
 
 
 def networks(text: str) -> tuple[str, ...]:
-    """Return networks, which are separated by commas."""
+    """Return the networks of a list in CIDR notation, separated by commas."""
     return tuple(str(ipaddress.ip_network(part.strip())) for part in text.split(","))
 
 
 def switch(text: str) -> bool:
-    """Return whether it is on."""
+    """Return True for 1 and its synonyms, False for 0 and its synonyms."""
     if text.lower() not in _TRUE | _FALSE:
         raise ValueError(f"expected 1 or 0, got {text!r}")
     return text.lower() in _TRUE
 
 
 def number(low: int, high: int) -> Callable[[str], int]:
-    """Return a reader of integers from `low` to `high`."""
+    """Return a parser of integers from `low` to `high`."""
 
     def parse(text: str) -> int:
         if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
@@ -108,7 +108,7 @@ def number(low: int, high: int) -> Callable[[str], int]:
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """Return a reader of one of a few words, in lower case."""
+    """Return a parser that accepts one of the `choices` in any case, and returns it in lower case."""
 
     def parse(text: str) -> str:
         if text.lower() not in choices:
@@ -119,12 +119,12 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def folder(text: str) -> Path:
-    """Return an absolute path."""
+    """Return an absolute path; `~` is expanded."""
     return Path(text).expanduser().absolute()
 
 
 def s3_location(text: str) -> S3Location:
-    """Return a bucket, with its prefix and its endpoint."""
+    """Return the bucket, prefix and endpoint that a URL of a store names."""
     try:
         return S3Location.parse(text)
     except InvalidInput as error:
@@ -132,7 +132,7 @@ def s3_location(text: str) -> S3Location:
 
 
 def endpoint(text: str) -> str:
-    """Return the address of a server of buckets."""
+    """Return the URL of an S3 endpoint."""
     try:
         return checked_endpoint(text)
     except InvalidInput as error:

@@ -92,7 +92,7 @@ def _option(
     is_required: bool = False,
     is_secret: bool = False,
 ) -> Any:  # noqa: ANN401
-    """Return a field; with `is_required` it must be set when the condition is met; a secret is never shown."""
+    """Return a field for a setting; `is_required` applies if the condition `needs` is met; secrets are masked."""
     metadata = {
         "parse": parse, "about": about, "needs": needs, "is_required": is_required, "is_secret": is_secret
     }  # fmt: skip
@@ -106,7 +106,7 @@ ENGINE: Final = "127.0.0.1:5544"  # the specification's port; the embedded node 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Process configuration; an address that is None is not configured."""
+    """The configuration of a process; an address that is None is not configured."""
 
     home: Path = field(metadata={"parse": folder, "about": "the node's data (default ./.odf)"})
     store: S3Location | None = _option(
@@ -383,7 +383,7 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:
-        """Parse the variables; raises one `InvalidInput` with all errors."""
+        """Return the settings that the environment variables define; raises one `InvalidInput` with all errors."""
         values: dict[str, object] = {"home": Path.cwd() / ".odf"}
         faults: list[str] = []
         for option in fields(cls):
@@ -407,7 +407,7 @@ class Settings:
 
     @property
     def http_url(self) -> str | None:
-        """Return the URL of the served datasets; None if it is not configured."""
+        """Return the URL at which this node serves its datasets over HTTP; None if it is not configured."""
         scheme = "https" if self.http_certificate_file else "http"
         return None if self.sync_http is None else f"{scheme}://{self.sync_http}"
 
@@ -437,7 +437,7 @@ def describe_variables() -> tuple[tuple[str, str, str], ...]:
 
 
 def _contradictions(settings: Settings) -> Iterator[str]:
-    """Yield which settings have no effect without another, and which are required by another."""
+    """Yield an error for each setting that needs another one, or that another one needs."""
     for option in fields(Settings):
         condition: Condition | None = option.metadata.get("needs")
         if condition is None:
@@ -456,7 +456,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
 
 
 def _writable(value: object) -> object:
-    """Return a value as the variable may have it: 1 or 0 for a switch."""
+    """Return a value as it is written in an environment variable: 1 or 0 for a switch."""
     return int(value) if isinstance(value, bool) else value
 
 
@@ -473,7 +473,7 @@ def _mask(option: Field[Any], value: object) -> object:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a sentence for each variable that is named as a setting, and is none."""
+    """Return a warning for each environment variable that starts with `ODF_` but is not a known setting."""
     # Compared without the prefix, in which all are alike.
     names = [option.name.upper() for option in fields(Settings)]
     variables = (
@@ -489,10 +489,10 @@ def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def load() -> Settings:
-    """Return the settings of this process."""
+    """Return the settings from the environment of this process."""
     return Settings.from_env(os.environ)
 
 
 def child_environment() -> Mapping[str, str]:
-    """Return the environment for child processes: this process's own."""
+    """Return a copy of this process's environment, for its child processes."""
     return dict(os.environ)

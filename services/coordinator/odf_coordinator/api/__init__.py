@@ -1,1 +1,1 @@
-"""The coordinator's API: gRPC calls, bus messages, and their responses."""
+"""The API of the coordinator: gRPC calls and bus messages."""

@@ -1,4 +1,4 @@
-"""Handlers of bus messages: each command gets one reply, commits by other instances wake transforms."""
+"""Handlers of bus messages. Each command gets one reply; a commit of another instance triggers transforms."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Commands:
     importer: Importer
 
     def handle(self, message: Envelope) -> Iterable[OutgoingMessage]:
-        """Return the reply; an unreadable command is refused too."""
+        """Execute a command and return the reply. A command that cannot be decoded is refused."""
         try:
             outcome = self._outcome(message)
         except OdfError as error:
@@ -78,14 +78,14 @@ class Commands:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notifications:
-    """Wakes derivatives after commits by other instances; forgets deleted datasets."""
+    """Triggers transforms after commits of other instances, and drops the state of deleted datasets."""
 
     scheduler: Scheduler
     datasets: Datasets
     slices: Slices
 
     def handle(self, message: Envelope) -> Iterable[OutgoingMessage]:
-        """Enqueue derivatives that may be stale now; sends no reply."""
+        """Enqueue the derivatives that a notification concerns; there is no reply."""
         match message.WhichOneof("body"):
             case "committed":
                 self.scheduler.on_announced(DatasetId.parse(message.dataset_id))

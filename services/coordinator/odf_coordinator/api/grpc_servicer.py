@@ -1,4 +1,4 @@
-"""Datasets and references as gRPC replies."""
+"""The gRPC service of the coordinator: datasets and references as replies."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -87,9 +87,9 @@ def with_credentials(
     has_key: Callable[[DatasetId], bool],
     earlier: str = "",
 ) -> wire.DatasetSummary:
-    """Return the summary with the credentials that the chain shows, and what to do about them.
+    """Return the summary with the credentials that the chain contains in plain text, and the remedy.
 
-    `earlier` lists those of definitions that are not in force any more, but still in the chain.
+    `earlier` lists the credentials of definitions that were replaced, but are still in the chain.
     """
     exposed = credentials_in(handle.state.polling_source)
     if exposed:
@@ -104,7 +104,7 @@ def with_credentials(
 
 
 def _remedy_of(handle: DatasetHandle, exposed: Sequence[Credential], *, is_ours: bool) -> str:
-    """Return the remedy for credentials that a chain has published."""
+    """Return the remedy for credentials that a chain contains in plain text."""
     if not is_ours:
         private = f"`odf access set {handle.alias} --visibility private` keeps this copy from others"
         return f"its owner should have them replaced at the source; {private}"
@@ -115,7 +115,7 @@ def _remedy_of(handle: DatasetHandle, exposed: Sequence[Credential], *, is_ours:
 
 
 def unheard(handle: DatasetHandle, has_key: Callable[[DatasetId], bool]) -> Stall | None:
-    """Return the problem of an owned dataset whose push sources have no topic, as after `odf key import`."""
+    """Return the problem of an owned dataset whose push sources have no topic, for example after `odf key import`."""
     missing = handle.state.push_sources.keys() - handle.entry.push_topics.keys()
     if not missing or not has_key(handle.id):
         return None
@@ -199,7 +199,7 @@ class Servicer(CoordinatorServicer):
         return wire.AddReply(results=results)
 
     def List(self, request: wire.ListRequest, context: grpc.ServicerContext) -> wire.ListReply:
-        """Return all datasets by name."""
+        """Return all datasets, ordered by name."""
         datasets = self._parts.datasets.scan()
         return wire.ListReply(datasets=[self._summary_or_problem(dataset) for dataset in datasets])
 
@@ -210,7 +210,7 @@ class Servicer(CoordinatorServicer):
         return self._summary(handle, data_size=size)
 
     def Log(self, request: wire.LogRequest, context: grpc.ServicerContext) -> Iterator[wire.BlockItem]:
-        """Iterate over blocks, newest first."""
+        """Yield the blocks of a dataset, newest first."""
         handle = self._parts.datasets.open_at(request.ref)
         datasets = self._parts.datasets
         stored = StoredDataset(handle.id, datasets.blobs, datasets.refs)
@@ -222,7 +222,7 @@ class Servicer(CoordinatorServicer):
             yield wire.BlockItem(hash=str(name), content=raw, signature=signature)
 
     def LastEvent(self, request: wire.LastEventRequest, context: grpc.ServicerContext) -> wire.LastEventReply:
-        """Return the current event of a kind."""
+        """Return the last event of a kind in a chain."""
         handle = self._parts.datasets.open_at(request.ref)
         events = {kind.__name__: event for kind, event in handle.state.definitions.by_kind().items()}
         if request.kind not in events:
@@ -236,17 +236,17 @@ class Servicer(CoordinatorServicer):
         )
 
     def Tail(self, request: wire.TailRequest, context: grpc.ServicerContext) -> Iterator[wire.ArrowBytes]:
-        """Iterate over the Arrow stream of the last records."""
+        """Yield the last records as parts of an Arrow stream."""
         table = self._parts.record_reader.tail(request.ref, request.records)
         return (wire.ArrowBytes(ipc=chunk) for chunk in ipc_chunks(table))
 
     def Query(self, request: wire.SqlRequest, context: grpc.ServicerContext) -> Iterator[wire.ArrowBytes]:
-        """Iterate over the Arrow stream of a query's result."""
+        """Yield the result of a query as parts of an Arrow stream."""
         chunks = self._parts.record_reader.query(request.sql, context.is_active)
         return (wire.ArrowBytes(ipc=chunk) for chunk in chunks)
 
     def Pull(self, request: wire.PullRequest, context: grpc.ServicerContext) -> Iterator[wire.PullItem]:
-        """Iterate over the steps of a pull."""
+        """Pull datasets, and yield the progress."""
         pulling = self._parts.puller
         if request.HasField("set_watermark"):
             if request.all or not request.refs or any(is_pattern(ref) for ref in request.refs):
@@ -277,7 +277,7 @@ class Servicer(CoordinatorServicer):
         return wire.DeleteReply()
 
     def Reset(self, request: wire.ResetRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:
-        """Move a head back."""
+        """Move a reference of a dataset back to an earlier block."""
         return self._summary(
             self._parts.editor.reset(request.ref, Multihash.parse(request.head), is_forced=request.force)
         )
@@ -303,7 +303,7 @@ class Servicer(CoordinatorServicer):
     def UpgradeEngine(
         self, request: wire.UpgradeEngineRequest, context: grpc.ServicerContext
     ) -> Iterator[wire.UpgradeEngineItem]:
-        """Iterate over the upgrades of derivatives."""
+        """Upgrade derivatives to the installed engine, and yield the result for each."""
         upgrades = self._parts.upgrader.upgrade(
             request.refs, is_all=request.all, is_restarted=request.from_start, is_dry=request.dry_run
         )
@@ -327,7 +327,7 @@ class Servicer(CoordinatorServicer):
     def FastForward(
         self, request: wire.FastForwardRequest, context: grpc.ServicerContext
     ) -> wire.DatasetSummary:
-        """Move the head forward to a reference."""
+        """Move the head of a dataset forward to another of its references."""
         done = self._parts.references.fast_forward(request.ref)
         reply = self._summary(done.handle)
         reply.changes.extend(done.changes)
@@ -339,7 +339,7 @@ class Servicer(CoordinatorServicer):
         return encode_comparison(compared.relation, compared.common)
 
     def _summary_or_problem(self, dataset: DatasetHandle | Unreadable) -> wire.DatasetSummary:
-        """Return the summary of a dataset, or its problem; one bad dataset must not hide the others."""
+        """Return the summary of a dataset, or its problem, so that one bad dataset does not fail the whole list."""
         if isinstance(dataset, Unreadable):
             return unreadable_summary(dataset)
         try:
@@ -369,7 +369,7 @@ class Servicer(CoordinatorServicer):
 
 
 def register(server: grpc.Server, parts: Dependencies) -> tuple[str, ...]:
-    """Add the service to a server; returns its full name."""
+    """Add the service to a server, and return the service's full name."""
     add_CoordinatorServicer_to_server(Servicer(parts), server)
     return (NAME,)
 

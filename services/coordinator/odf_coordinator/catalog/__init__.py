@@ -1,1 +1,1 @@
-"""Existing datasets, their writer, and their problems."""
+"""The datasets of this node: how to look them up, which this instance updates, and problems of their chains."""

@@ -1,7 +1,7 @@
-"""Problems in the chains of this node that no commit can fix, and the block to reset to.
+"""Problems in chains that no further commit can fix, with the command that resets the dataset to an earlier block.
 
-These are blocks of other nodes that arrived before they were refused (`odf_common/chain/arrivals.py` has the rules), a
-watermark that a wrong event time has raised into the future, and results of a query that has to be replaced.
+These are invalid blocks of other nodes that were accepted by earlier releases (`odf_common/chain/arrivals.py` has the
+rules), a watermark that a wrong event time has raised into the future, and results of a query that has to be replaced.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ AGAIN_ADVICE: Final = (
 
 
 def chain_problem(datasets: Datasets, handle: DatasetHandle, latest: Timestamp) -> Stall | None:
-    """Return the reason why no block can follow the head of a dataset whose key is here, and the block to go back to.
+    """Return the problem because of which an owned dataset has to be reset, and the remedy; None without a problem.
 
     `latest` is the latest system time that a block may have now.
     """
@@ -63,15 +63,15 @@ def _uncommittable(datasets: Datasets, handle: DatasetHandle, latest: Timestamp)
 
 
 def _last_until(datasets: Datasets, state: ChainState, latest: Timestamp) -> Multihash | None:
-    """Return the last block that is not later than `latest`; None if the first one is."""
+    """Return the last block whose system time is not later than `latest`; None if there is none."""
     blocks = iterate(datasets.reader(state.dataset_id), state.head)
     return next((name for name, decoded, _ in blocks if decoded.block.system_time <= latest), None)
 
 
 def derive_again(datasets: Datasets, handle: DatasetHandle) -> str:
-    """Return the command after which any query may replace a derivative's; empty if it has no results yet.
+    """Return the reset command after which a derivative accepts any new query; empty if it has no results yet.
 
-    It goes back to before the first query, since with one the derivative would be derived again at once.
+    The reset goes back to before the first query: otherwise the remaining query would run again at once.
     """
     if handle.state.schema is None:
         return ""
@@ -102,15 +102,18 @@ def query_remedy(datasets: Datasets, handle: DatasetHandle, error: OdfError) -> 
 
 
 class EarlierCredentials:
-    """Finds credentials that earlier polling sources of a chain show; each block is read once per process."""
+    """Finds credentials in earlier polling sources of a chain. Each block is read once per process."""
 
     def __init__(self, datasets: Datasets) -> None:
-        """Find them in chains of these datasets."""
+        """Search the chains of these datasets."""
         self._datasets = datasets
         self._found: dict[DatasetId, tuple[Multihash, tuple[tuple[int, SetPollingSource], ...]]] = {}
 
     def text_for(self, handle: DatasetHandle) -> str:
-        """Return a text that lists them with their blocks; those of the source in force are left out."""
+        """Return a text that lists the credentials in a chain, with their blocks; empty if there are none.
+
+        Credentials of the current polling source are not listed.
+        """
         if handle.state.polling_source is None:
             return ""
         earlier = [one for one in self._sources(handle) if one[1] != handle.state.polling_source]
@@ -119,7 +122,7 @@ class EarlierCredentials:
         )
 
     def _sources(self, handle: DatasetHandle) -> tuple[tuple[int, SetPollingSource], ...]:
-        """Return the definitions with credentials, newest first, with their sequence numbers."""
+        """Return the polling sources that contain credentials, newest first, each with its block's sequence number."""
         known, before = self._found.get(handle.id, (None, ()))
         found: list[tuple[int, SetPollingSource]] = []
         for name, decoded, _ in islice(
@@ -137,7 +140,7 @@ class EarlierCredentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Raise:
-    """The block that raised a watermark."""
+    """The block that raised the watermark to its current value; `before` is the block before it."""
 
     number: int
     before: Multihash | None
@@ -146,10 +149,10 @@ class _Raise:
 
 
 def _watermark_in_future(datasets: Datasets, handle: DatasetHandle, latest: Timestamp) -> Stall | None:
-    """Return a problem if records followed after the watermark of a root was raised into the future.
+    """Return a problem if the watermark of an owned root is in the future, and later blocks have records.
 
-    Without such records the watermark may be meant: forecasts raise it with each block, and a user at the end of the
-    data. Windows of the records that follow are lost.
+    Those records are late for the windows of derivatives. Without later records such a watermark may be intended:
+    forecasts raise it with each block, and a user may raise it at the end of the data.
     """
     state = handle.state
     if state.watermark is None or not is_in_future(state.watermark, latest):
@@ -169,7 +172,7 @@ def _watermark_in_future(datasets: Datasets, handle: DatasetHandle, latest: Time
 
 
 def is_in_future(time: Timestamp, latest: Timestamp) -> bool:
-    """Return whether a time is later than those that raise a watermark by default."""
+    """Return whether an event time is so far in the future that by default it does not raise a watermark."""
     return time.ms > latest.ms + MAX_FUTURE_MS
 
 
@@ -190,7 +193,7 @@ def _lower(datasets: Datasets, handle: DatasetHandle, found: _Raise | None) -> s
 
 
 def _reset(datasets: Datasets, handle: DatasetHandle, block: str, options: str = "") -> str:
-    """Return the command that resets a dataset, even if derivatives have read what it drops."""
+    """Return the command that resets a dataset, with `--force` if the dataset has derivatives."""
     force = " --force" if datasets.dependants(handle.id) else ""
     return f"`odf reset {handle.alias} {block}{force}{options}`"
 
@@ -202,7 +205,7 @@ def _roll_back(datasets: Datasets, handle: DatasetHandle) -> str:
 
 
 def _raise_of(datasets: Datasets, state: ChainState) -> _Raise | None:
-    """Return the block that raised the watermark to its value; None if it is too far back."""
+    """Return the block that raised the watermark to its value; None if it is not among the last `MAX_BLOCKS`."""
     found, has_records = None, False
     for _, decoded, _ in islice(iterate(datasets.reader(state.dataset_id), state.head), MAX_BLOCKS):
         block, event = decoded.block, decoded.block.event

@@ -1,6 +1,6 @@
-"""This node's datasets: from a reference to the catalog entry, chain state and blocks; their owners and stalls.
+"""Looks up this node's datasets: catalog entries, chain states and blocks. Also ownership, stalls, and dependencies.
 
-The dependency graph has no cycles, and inputs are not deleted while a transform is committed.
+`hold_inputs` guarantees that dependencies have no cycle, and that no input is deleted while a transform is committed.
 """
 
 import threading
@@ -53,7 +53,7 @@ from odf_common.ports.store import (
 
 @dataclass(frozen=True, slots=True)
 class KeyStore:
-    """Stores keys; a node that has a dataset's key owns it, others have copies."""
+    """Stores the keys of datasets. The node that has the key of a dataset owns the dataset; other nodes have copies."""
 
     folder: Path
 
@@ -92,16 +92,16 @@ class OwnershipCheck:
 
 
 class Activity(Enum):
-    """The activity that makes no progress."""
+    """An activity of a dataset that may stall."""
 
     READ = auto()
-    """The dataset could not be read when last listed."""
+    """Reading: the dataset could not be read when it was listed last."""
     COMMIT = auto()
-    """The last commit could not be tried, for example because the dataset's lock is held."""
+    """Committing: the last commit could not be attempted, for example because the dataset was locked."""
     TRANSFORM = auto()
-    """The last transform failed."""
+    """Transforming: the last transform failed."""
     DEPENDENCY = auto()
-    """A service that the last transform needs was unavailable."""
+    """A service that transforms need: it was unavailable for the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class Stall:
     reason: str
     remedy: str = ""
     cause: object = None
-    """The fact that has to change before an automatic retry; None: it is retried anyway."""
+    """A value that has to change before an automatic retry; None: retries do not depend on it."""
     since: Timestamp = field(compare=False)
 
 
@@ -125,11 +125,11 @@ class Stalls:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """Return the number of datasets that stall."""
+        """Return the number of stalled datasets."""
         return len(self._stalls)
 
     def get(self, dataset: DatasetId, *activities: Activity) -> Stall | None:
-        """Return the stall of the first of these activities that has one."""
+        """Return the stall of the first of these activities that is stalled; None if none is."""
         with self._lock:
             stalls = self._stalls.get(dataset, {})
             return next((stalls[activity][0] for activity in activities if activity in stalls), None)
@@ -137,7 +137,7 @@ class Stalls:
     def record(
         self, dataset: DatasetId, activity: Activity, reason: str, *, remedy: str = "", cause: object = None
     ) -> bool:
-        """Record a stall; return whether it is a new one. An unchanged one keeps its `since`."""
+        """Record a stall, and return whether it differs from the recorded one. An unchanged stall keeps its `since`."""
         new = Stall(reason=reason, remedy=remedy, cause=cause, since=Timestamp(time.time_ns()))
         with self._lock:
             stalls = self._stalls.setdefault(dataset, {})
@@ -146,7 +146,7 @@ class Stalls:
         return before != new
 
     def clear(self, dataset: DatasetId, *activities: Activity) -> None:
-        """Record that these activities make progress; without any, all of them."""
+        """Remove the stalls of these activities of a dataset; of all activities if none is given."""
         with self._lock:
             stalls = self._stalls.get(dataset, {})
             for activity in activities or Activity:
@@ -155,7 +155,7 @@ class Stalls:
                 self._stalls.pop(dataset, None)
 
     def recent(self, dataset: DatasetId, activity: Activity, seconds: float) -> Stall | None:
-        """Return the stall of an activity if it was recorded in the last `seconds`; forget an older one."""
+        """Return the stall of an activity if it was recorded in the last `seconds`; an older one is removed."""
         with self._lock:
             stall, recorded = self._stalls.get(dataset, {}).get(activity, (None, 0.0))
         if stall is not None and time.monotonic() - recorded > seconds:
@@ -164,7 +164,7 @@ class Stalls:
         return stall
 
     def keep(self, datasets: Iterable[DatasetId]) -> None:
-        """Forget all other datasets."""
+        """Remove the stalls of all datasets except these."""
         kept = frozenset(datasets)
         with self._lock:
             for dataset in self._stalls.keys() - kept:
@@ -172,7 +172,7 @@ class Stalls:
 
 
 def remedy_of(error: Exception, otherwise: str) -> str:
-    """Return the remedy for an error of work that is retried: its own advice, else `otherwise`."""
+    """Return the remedy for an error of an operation that is retried: the error's own advice, or else `otherwise`."""
     advice = advice_while_retried(error) if isinstance(error, OdfError) else ""
     if advice:
         return advice
@@ -185,7 +185,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 class ReferenceUnknown(NotFound):
-    """The dataset has no reference of this name."""
+    """The dataset has no reference with this name."""
 
     ADVICE = (
         "`odf ref list DATASET` shows the references of a dataset, `odf ref set DATASET@NAME` creates one"
@@ -219,12 +219,12 @@ class DatasetHandle:
 
     @property
     def alias(self) -> str:
-        """Return the dataset's name, as it was spelled."""
+        """Return the dataset's name in its original spelling."""
         return self.entry.alias
 
     @property
     def log_facts(self) -> Mapping[str, str]:
-        """Return the facts that name the dataset in log lines."""
+        """Return the fields that identify the dataset in log messages."""
         return self.entry.log_facts
 
     @property
@@ -233,13 +233,13 @@ class DatasetHandle:
         return self.state.kind is DatasetKind.Derivative
 
     def inputs(self) -> tuple[DatasetId, ...]:
-        """Return the datasets that its transform reads, each once."""
+        """Return the datasets that the transform reads, without repetition."""
         return self.state.inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A dataset whose chain cannot be read, and why."""
+    """A dataset whose chain cannot be read, with the reason."""
 
     entry: CatalogEntry
     why: str
@@ -249,7 +249,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Datasets:
-    """Looks up datasets; those for which `has_key` is False are copies."""
+    """Looks up datasets. A dataset for which `has_key` returns False is a copy."""
 
     catalog: Catalog
     states: ChainStates
@@ -258,22 +258,28 @@ class Datasets:
     has_key: Callable[[DatasetId], bool] = lambda _: True
     stalls: Stalls = field(default_factory=Stalls)
     roots: set[DatasetId] = field(default_factory=set)
-    """Datasets known to be roots, which read no other, until another chain is imported."""
+    """A cache of datasets that are known to be roots, which have no inputs. An import removes its dataset."""
 
     def find(self, ref: str) -> DatasetHandle:
-        """Return the dataset with this alias or id; raises `DatasetUnknown` with the nearest name, `HeadMissing`."""
+        """Return the dataset with this alias or id.
+
+        Raises `HeadMissing`, and `DatasetUnknown`, which suggests a similar name.
+        """
         handle = self.open(self.entry(ref))
         if handle is None:
             raise DatasetUnknown(what=ref)
         return handle
 
     def rejects(self, handle: DatasetHandle) -> Rejects:
-        """Return the rejected messages of a dataset that await a decision; copies have none."""
+        """Return the number of rejected messages that await a decision, and the first reason; copies have none."""
         polled = polling_sources(handle.state) if self.has_key(handle.id) else ()
         return current_rejects(self.blobs, handle.state, (*handle.entry.push_topics, *polled))
 
     def open_at(self, ref: str) -> DatasetHandle:
-        """Return the dataset of `DATASET@NAME` at that reference; raises `DatasetUnknown`, `NotFound`."""
+        """Return the dataset at the reference in `DATASET@NAME`, by default its head.
+
+        Raises `DatasetUnknown` and `NotFound`.
+        """
         text, name = split_ref(ref)
         if name == HEAD:
             return self.find(text)
@@ -289,16 +295,16 @@ class Datasets:
         return block
 
     def entry(self, ref: str) -> CatalogEntry:
-        """Return the catalog entry of this alias or id; raises `DatasetUnknown` with the nearest name."""
+        """Return the catalog entry of this alias or id; raises `DatasetUnknown`, which suggests a similar name."""
         return require_entry(self.catalog, ref)
 
     def by_id(self, dataset: DatasetId) -> DatasetHandle | None:
-        """Return the dataset with this id; None if it has no name here. Raises `HeadMissing`."""
+        """Return the dataset with this id; None if it is not in this node's catalog. Raises `HeadMissing`."""
         entry = self.catalog.by_id(dataset)
         return None if entry is None else self.open(entry)
 
     def open(self, entry: CatalogEntry) -> DatasetHandle | None:
-        """Return the dataset of an entry; None if it has no head, since it was deleted. Raises `HeadMissing`."""
+        """Return the dataset of an entry; None if it was deleted. Raises `HeadMissing`."""
         state = self.states.current(entry.dataset_id)
         if state is None:
             # The name is taken last and freed first, so only an outdated entry may have no head.
@@ -324,7 +330,7 @@ class Datasets:
                 yield dataset
 
     def read(self, entry: CatalogEntry) -> DatasetHandle | Unreadable | None:
-        """Return the dataset of an entry, or why it cannot be read; None if it was deleted."""
+        """Return the dataset of an entry, or the reason why it cannot be read; None if it was deleted."""
         dataset = self._attempt(entry, self._open_stored)
         if not isinstance(dataset, Unreadable):
             self.stalls.clear(entry.dataset_id, Activity.READ)
@@ -339,7 +345,7 @@ class Datasets:
             return self.unreadable(entry, error) if self._is_current(entry) else None
 
     def _open_stored(self, entry: CatalogEntry) -> DatasetHandle | None:
-        """Return the dataset like `open`; raises `Damaged` if the head's block is no longer stored."""
+        """Return the dataset as `open` does, but raise `Damaged` if the head's block is no longer stored."""
         handle = self.open(entry)
         if handle is not None:
             # Its state may be cached, which does not prove that the chain is still there.
@@ -347,7 +353,7 @@ class Datasets:
         return handle
 
     def _is_current(self, entry: CatalogEntry) -> bool:
-        """Return whether the dataset still has this name, even if that cannot be read."""
+        """Return whether the dataset still has this name; True if the name cannot be read."""
         try:
             named = self.catalog.by_alias(entry.alias)
         except OdfError:
@@ -355,7 +361,7 @@ class Datasets:
         return named is not None and named.dataset_id == entry.dataset_id
 
     def unreadable(self, entry: CatalogEntry, error: Exception) -> Unreadable:
-        """Return the reason why a dataset cannot be read; a new reason is logged."""
+        """Record and return the reason why a dataset cannot be read; a new reason is logged."""
         why = str(error) if isinstance(error, OdfError) else f"{type(error).__name__}: {error}"
         remedy = remedy_of(
             error, f"`odf verify {entry.alias}` shows what is damaged; restore it, or delete the dataset"
@@ -374,14 +380,14 @@ class Datasets:
         self.roots.discard(dataset)
 
     def dependants(self, dataset: DatasetId) -> tuple[DatasetHandle, ...]:
-        """Return the other derivatives that read the dataset directly; known roots are not opened for that."""
+        """Return the derivatives that read the dataset directly, without the dataset itself."""
         entries = tuple(self.catalog.entries())
         self.roots.intersection_update({entry.dataset_id for entry in entries})
         derived = [
             handle
             for entry in entries
             if entry.dataset_id not in self.roots
-            # By its cached state, too: what a damaged derivative reads is not free to be deleted.
+            # `open` uses cached states: the inputs of a damaged derivative must not be deleted either.
             and isinstance(handle := self._attempt(entry, self.open), DatasetHandle)
         ]
         self.roots.update(handle.id for handle in derived if not handle.is_derivative)
@@ -402,7 +408,7 @@ class Datasets:
         return False
 
     def nearest(self, ref: str) -> str | None:
-        """Return the name most similar to `ref`; None if none is."""
+        """Return the name of a dataset that is most similar to `ref`; None if no name is similar."""
         return nearest(ref, (entry.alias for entry in self.catalog.entries()))
 
     def reader(self, dataset: DatasetId) -> Callable[[Multihash], bytes]:
@@ -411,7 +417,7 @@ class Datasets:
 
 
 def inputs_among(chosen: Mapping[DatasetId, DatasetHandle]) -> dict[DatasetId, list[DatasetId]]:
-    """Return for each dataset which of the other given datasets it reads."""
+    """Return for each of the datasets its inputs that are among them."""
     return {
         dataset: [input_ for input_ in handle.inputs() if input_ in chosen]
         for dataset, handle in chosen.items()
@@ -419,7 +425,7 @@ def inputs_among(chosen: Mapping[DatasetId, DatasetHandle]) -> dict[DatasetId, l
 
 
 def inputs_first(chosen: Mapping[DatasetId, DatasetHandle]) -> Iterator[DatasetHandle]:
-    """Iterate over the datasets, inputs before their readers."""
+    """Yield the datasets, each after its inputs."""
     return (chosen[dataset] for dataset in in_order(inputs_among(chosen)))
 
 
@@ -427,10 +433,10 @@ def inputs_first(chosen: Mapping[DatasetId, DatasetHandle]) -> Iterator[DatasetH
 def hold_inputs(
     datasets: Datasets, entry: CatalogEntry, events: Iterable[MetadataEvent | None], *, are_here: bool = False
 ) -> Iterator[None]:
-    """Freeze the dependency graph while `events` with a transform are committed to a dataset.
+    """Lock the catalog during the `with` block if `events` have a transform, so that its inputs cannot be deleted.
 
-    Raises `InvalidInput` for a cycle, and, with `are_here`, `DatasetUnknown` for an input that does not exist here.
-    Acquire it before `Committer.lock`, never inside, or two commits could deadlock.
+    Raises `InvalidInput` for a cycle, and, with `are_here`, `DatasetUnknown` for an input that this node does not have.
+    Acquire it before `Committer.lock`, never inside of it, or two commits could deadlock.
     """
     events = tuple(events)
     if not any(isinstance(event, SetTransform) for event in events):
@@ -444,7 +450,7 @@ def hold_inputs(
 def require_no_cycle(
     datasets: Datasets, entry: CatalogEntry, events: Iterable[MetadataEvent | None], *, are_here: bool
 ) -> None:
-    """Raise what `hold_inputs` raises; the caller holds the catalog's lock."""
+    """Raise the errors of `hold_inputs`; the caller holds the catalog's lock."""
     for input_ in (input_ for event in events if isinstance(event, SetTransform) for input_ in event.inputs):
         dataset, name = DatasetId.parse(input_.dataset_ref), input_.alias or input_.dataset_ref
         if datasets.is_derived_from(dataset, entry.dataset_id):

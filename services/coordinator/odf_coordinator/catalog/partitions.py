@@ -1,4 +1,4 @@
-"""The datasets that this instance updates: those in its assigned partitions of the coordinator's command topic."""
+"""Decides which datasets this instance updates: those in its assigned partitions of the coordinator's commands."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ READ_AGAIN_SECONDS: Final = 10.0
 
 
 class PartitionOwnership:
-    """Tracks the assigned partitions; takes over the datasets of new ones."""
+    """Tracks the assigned partitions, and takes over the datasets of newly assigned ones."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class PartitionOwnership:
         announce: Callable[[ChainState], None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """No partition is assigned yet; `announce` is called with the state of each dataset that becomes ours."""
+        """Begin without partitions. `announce` is called with the state of each dataset that is taken over."""
         self._datasets = datasets
         self._keys = keys
         self._announce = announce
@@ -45,16 +45,19 @@ class PartitionOwnership:
             self._changed.notify()
 
     def is_assigned(self, dataset: DatasetId) -> bool:
-        """Return whether this instance updates a dataset: its partition is assigned, and the node has its key."""
+        """Return whether this instance updates a dataset.
+
+        That is so if the dataset's partition is assigned to it, and the node has the dataset's key.
+        """
         return _partition(dataset) in self._owned and self._keys.has(dataset)
 
     def run(self, stop: threading.Event) -> None:
-        """Take over the datasets of new partitions until stopped."""
+        """Take over the datasets of newly assigned partitions until `stop` is set."""
         while not stop.is_set():
             self.step()
 
     def step(self) -> None:
-        """Take over new partitions, or retry datasets that could not be read, or wait a little."""
+        """Take over newly assigned partitions, or retry datasets that could not be read, or wait for a short time."""
         gained = self._take_gained()
         if gained:
             self._take_over(gained)
@@ -79,7 +82,7 @@ class PartitionOwnership:
             raise
 
     def _read_again(self) -> None:
-        """Retry the datasets that could not be read when they became ours."""
+        """Retry the datasets that could not be read when they were taken over."""
         for dataset in tuple(self._unread):
             entry = self._datasets.catalog.by_id(dataset) if _partition(dataset) in self._owned else None
             result = None if entry is None else self._datasets.read(entry)

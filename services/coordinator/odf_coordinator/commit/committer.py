@@ -1,11 +1,11 @@
 """The only code that moves and removes references, except that deleting a dataset removes its whole folder.
 
-The reference's compare-and-set against `expected_head` guarantees correctness. The locks around it, one in this process
-and one in Redis, only avoid wasted work: if one is lost or expires, an overtaken proposal still changes nothing. Write
-order: objects first, then blocks with their signatures, then the head; each is durable before the next.
+The compare-and-set of the reference against `expected_head` guarantees correctness. The locks around it, one in this
+process and one in Redis, only avoid wasted work: if a lock is lost or expires, an overtaken proposal still changes
+nothing. Objects are written first, then blocks with their signatures, then the head; each is durable before the next.
 
-Proposals are idempotent: a repeated one is distinguished from one that came too late. Pushes of files are idempotent by
-their keys: ingest keeps their receipts (`odf_ingest/commit/file_commit.py`).
+Proposals are idempotent: a repeated proposal is distinguished from one that was overtaken by another commit. Pushes of
+files are idempotent by their keys, whose receipts ingest keeps (`odf_ingest/commit/file_commit.py`).
 """
 
 import threading
@@ -51,7 +51,10 @@ MAX_ATTEMPTS: Final = 20  # a busy root receives about ten commits a second
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """The events are in the chain, whose head is `state.head` or later; `already`: an earlier commit added them."""
+    """The events are in the chain, whose head is `state.head` or a later block.
+
+    `already` is whether they had been committed before this call.
+    """
 
     state: ChainState
     already: bool = False
@@ -67,7 +70,7 @@ class Overtaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Not acceptable, and a retry will not help; nothing has changed."""
+    """The proposal was refused, and would be refused again; nothing has changed."""
 
     code: str
     text: str
@@ -77,7 +80,7 @@ Outcome = Committed | Overtaken | Refusal
 
 
 def refusal_of(error: OdfError) -> Refusal:
-    """Return an error as a refusal that can be sent."""
+    """Return the refusal that reports an error."""
     return Refusal(code=error.code, text=str(error))
 
 
@@ -93,7 +96,7 @@ def require_committed(dataset: DatasetId, outcome: Outcome) -> Committed:
 
 
 def retry_on_conflict(change: Callable[[], T]) -> T:
-    """Return the result of `change`, retrying it after each `HeadMoved`."""
+    """Return the result of `change`, which is retried after each `HeadMoved`, up to `MAX_ATTEMPTS` times in total."""
     for _ in range(MAX_ATTEMPTS - 1):
         try:
             return change()
@@ -116,9 +119,9 @@ def is_duplicate(
     events: Sequence[KnownEvent],
     system_time: Timestamp,
 ) -> bool:
-    """Return whether the blocks after `expected` have these events and this system time.
+    """Return whether the blocks directly after `expected` have these events and this system time.
 
-    Reads the blocks since `expected`, which may be of another chain, or not a block at all.
+    Reads the blocks from `head` back to `expected`. `expected` may belong to another chain, or may not exist.
     """
     first = _next_number(read, expected)
     if first is None:
@@ -134,7 +137,7 @@ def is_duplicate(
 
 
 def _next_number(read: Read, expected: Multihash | None) -> int | None:
-    """Return the sequence number after `expected`; None if that block is unknown here."""
+    """Return the sequence number after that of the block `expected`; None if this block is not stored."""
     if expected is None:
         return 0
     try:
@@ -200,7 +203,7 @@ class Committer:
         self._unsettled: dict[tuple[Multihash, str], tuple[ChainState, str]] = {}
 
     def listen(self, listener: Listener) -> None:
-        """Call `listener` after each move of a head made here, with the state at the new head."""
+        """Call `listener` with the state at the new head after each commit of this process that moves a head."""
         self._listeners.append(listener)
 
     def commit(
@@ -213,9 +216,10 @@ class Committer:
         ref: str = HEAD,
         onto: ChainState | None = None,
     ) -> Outcome:
-        """Append events as consecutive blocks in one move of `ref`; a repeated commit returns `already=True`.
+        """Append events as consecutive blocks and move `ref` once; a repeated commit returns `already=True`.
 
-        They follow the current head, or a block `onto` of the chain; the move then also drops the blocks after `onto`.
+        The blocks follow the current head, or the block `onto` of the chain. In that case the move drops the blocks
+        after `onto`.
         """
         try:
             self._require_owned(dataset)
@@ -281,7 +285,7 @@ class Committer:
     ) -> None:
         """Move a reference to a chain whose blocks and objects are stored and admitted; raises `HeadMoved`.
 
-        After the move nothing is raised, since the commit is final. Listeners are called for the head only.
+        No error is raised after the move, because the commit is final then. Listeners are called only for the head.
         """
         try:
             self._refs.compare_and_set(dataset, expected=expected, new=state.head, ref=ref)
@@ -305,7 +309,7 @@ class Committer:
             self.announce(state)
 
     def run(self, stop: threading.Event) -> None:
-        """Make moves durable until stopped. Callers may not repeat these commits: the chain already has the blocks."""
+        """Make moves durable until `stop` is set. No caller retries them, because the chain already has the blocks."""
         while not stop.wait(SETTLE_SECONDS):
             self.settle_moves()
 
@@ -317,10 +321,10 @@ class Committer:
                 self._report_move(state, ref)
 
     def _settle_move(self, state: ChainState, ref: str) -> bool:
-        """Rewrite a reference whose move failed after its file was replaced; return whether it had been moved.
+        """Write a reference again if its move failed after its file was replaced; return whether it had been moved.
 
-        The folder is synced last, so such a move may not be durable, and no listener knows of it. If this fails too,
-        `settle_moves` makes further attempts.
+        The folder is synced last, so the failed move may not be durable, and listeners have not been called. If writing
+        fails again, `settle_moves` makes further attempts.
         """
         dataset, new = state.dataset_id, state.head
         for attempt in range(1, SETTLE_ATTEMPTS + 1):
@@ -339,19 +343,19 @@ class Committer:
         return False
 
     def remove_ref(self, dataset: DatasetId, ref: str, *, expected: Multihash | None) -> None:
-        """Remove a reference, from any value if `expected` is None; its blocks stay. Raises `HeadMoved`."""
+        """Remove a reference; its blocks stay. Raises `HeadMoved` if it is not `expected`; None: remove any value."""
         self._refs.remove(dataset, ref, expected=expected)
         log.info("reference removed", dataset_id=str(dataset), ref=ref)
 
     def announce(self, state: ChainState) -> None:
-        """Call the listeners with a chain's state, at or before its head; errors are logged."""
+        """Call the listeners with the state of a chain at its head or an earlier block; errors are logged."""
         for listener in self._listeners:
             _call_listener(listener, state)
 
     def lock(self, dataset: DatasetId) -> AbstractContextManager[None]:
-        """Lock a dataset, best effort; an operation that outlives the lock fails at the compare-and-set.
+        """Lock a dataset, best effort: if an operation outlives the lock, the compare-and-set decides.
 
-        Raises `DatasetBusy` while another operation of this process works on it.
+        Raises `DatasetBusy` while another operation of this process works on the dataset.
         """
         return self.locks.hold(dataset)
 
@@ -388,8 +392,8 @@ class Committer:
         events: Sequence[KnownEvent],
         system_time: Timestamp,
     ) -> Committed | Overtaken | Refusal:
-        """Distinguish a repeated proposal from one that came too late."""
-        # Read again, since after a lost compare-and-set it is newer than what was read before.
+        """Return `Committed` if the proposal was committed by an earlier attempt, otherwise `Overtaken`."""
+        # Read again: if a compare-and-set has failed, the head is newer than the one that was read before.
         actual = self._refs.head(dataset, ref)
         if actual is None:
             log.debug("commit overtaken", dataset_id=str(dataset), ref=ref, expected=str(expected), head=None)
@@ -405,7 +409,7 @@ class Committer:
         facts = {"dataset_id": str(dataset), "ref": ref, "expected": str(expected), "head": str(actual)}
         if repeated:
             log.debug("commit repeated", **facts)
-            # The first attempt may have ended between moving the head and telling of it.
+            # The first attempt may have ended after it moved the head and before it called the listeners.
             if self._settle_move(state, ref) and ref == HEAD:
                 self.announce(state)
             return Committed(state=state, already=True)
@@ -414,7 +418,7 @@ class Committer:
 
 
 def _call_listener(listener: Listener, state: ChainState) -> None:
-    """Call a listener; its errors are logged, since they cannot undo the commit."""
+    """Call a listener. Its errors are logged, because they cannot undo the commit."""
     try:
         listener(state)
     except Exception:

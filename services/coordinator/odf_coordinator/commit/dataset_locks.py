@@ -1,8 +1,8 @@
 """One lock per dataset: within this process, and in Redis across processes. Every wait is bounded.
 
-The head is guarded by its compare-and-set; these locks only avoid wasted work. So a Redis lock that stays held is
-ignored after a while, and an operation on a dataset that is busy in this process is refused: the caller retries later,
-and its thread serves other datasets in the meantime.
+The compare-and-set guards the head; these locks only avoid wasted work. So a Redis lock that stays held is ignored
+after some time. An operation on a dataset that is busy in this process is refused: the caller retries it later, and
+its thread serves other datasets in the meantime.
 """
 
 import threading
@@ -33,17 +33,17 @@ class DatasetBusy(Unavailable):
 
 @dataclass(slots=True)
 class _Local:
-    """The lock of a dataset in use by threads of this process."""
+    """The lock of a dataset within this process; `users` is the number of threads that hold it or wait for it."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
 
 
 class DatasetLocks:
-    """Locks of datasets; only datasets in use take memory."""
+    """The locks of datasets. Memory is used only for datasets whose lock is in use."""
 
     def __init__(self, shared: Locks, ttl_ms: int, local_seconds: float = LOCAL_SECONDS) -> None:
-        """Hold locks of `shared` for `ttl_ms` at most."""
+        """Use the locks of `shared` across processes, each for at most `ttl_ms`."""
         self._shared = shared
         self._ttl_ms = ttl_ms
         self._local_seconds = local_seconds
@@ -56,7 +56,7 @@ class DatasetLocks:
 
     @contextmanager
     def hold(self, dataset: DatasetId) -> Iterator[None]:
-        """Hold the dataset's locks; raises `DatasetBusy` after `local_seconds`."""
+        """Hold the dataset's locks; raises `DatasetBusy` if another thread holds them for `local_seconds`."""
         with self._held_here(dataset):
             lock = self._wait_for_shared(dataset)
             try:
@@ -87,7 +87,7 @@ class DatasetLocks:
                     del self._local[dataset]
 
     def _wait_for_shared(self, dataset: DatasetId) -> Lock | None:
-        """Return the lock shared with other processes; None if one of them keeps holding it."""
+        """Return the lock that is shared with other processes; None if another process keeps holding it."""
         begun = time.monotonic()
         # A lock of a killed process ends after its lifetime, so there is no need to wait any longer.
         deadline = begun + min(self._ttl_ms / 1000, SHARED_SECONDS)
@@ -100,7 +100,7 @@ class DatasetLocks:
 
 
 def _note_wait(event: str, dataset: DatasetId, begun: float, *, is_held: bool = True) -> None:
-    """Log a wait for a lock, unless it was too short to matter."""
+    """Log a wait for a lock, unless it was short."""
     seconds = time.monotonic() - begun
     if seconds >= POLL_SECONDS:
         log.debug(event, dataset_id=str(dataset), ms=round(seconds * 1000), is_held=is_held)

@@ -1,7 +1,7 @@
 """Announces heads; the chain is the outbox.
 
-Only the latest state per dataset is pending: a notification means "the head is at least this", so older ones need
-not be sent. None is lost permanently, since all heads are announced at startup.
+Only the latest state of each dataset is pending: a notification means "the head is at least this block", so older
+states need not be sent. No head is lost permanently, because all heads are announced at startup.
 """
 
 import threading
@@ -33,7 +33,7 @@ class Publisher:
     """Sends `Committed` notifications from one background thread."""
 
     def __init__(self, *, bus: Bus, catalog: Catalog) -> None:
-        """Use this bus; names come from the catalog."""
+        """Send over `bus`; the names of datasets come from the catalog."""
         self._bus = bus
         self._catalog = catalog
         self._waiting: dict[DatasetId, ChainState] = {}
@@ -46,7 +46,7 @@ class Publisher:
             self._changed.notify()
 
     def announce_removal(self, dataset: DatasetId, alias: str) -> None:
-        """Announce that a dataset was removed; raises `Unavailable` if that cannot be sent."""
+        """Announce that a dataset was deleted; raises `Unavailable` if the notification cannot be sent."""
         with self._changed:
             # Else a head could be announced after the removal.
             self._waiting.pop(dataset, None)
@@ -54,13 +54,13 @@ class Publisher:
         self._bus.flush()
 
     def report_progress(self, dataset: DatasetId, now: EngineProgress) -> None:
-        """Report the progress of a derivative's transform, best effort."""
+        """Send the progress of a derivative's transform, best effort."""
         body = bus.TransformProgress(stage=now.stage, rows=now.rows, total=now.total)
         with suppress(Unavailable):
             self._bus.send(NOTIFICATIONS, envelope(dataset, body, may_ignore=True))
 
     def run(self, stop: threading.Event) -> None:
-        """Send pending heads until stopped."""
+        """Send pending heads until `stop` is set."""
         failures = 0
         while not stop.is_set():
             batch = self._take()
@@ -86,7 +86,7 @@ class Publisher:
             return batch
 
     def _put_back(self, batch: dict[DatasetId, ChainState]) -> None:
-        """Keep unsent states, unless newer ones are pending."""
+        """Add unsent states to the pending ones again, unless newer states are pending."""
         with self._changed:
             # In this order: a newer state of the same dataset wins.
             self._waiting = {**batch, **self._waiting}
@@ -108,7 +108,7 @@ class Publisher:
 
 
 def committed_message(state: ChainState, *, alias: str = "", already: bool = False) -> bus.Committed:
-    """Return the message that the head is at least the head of `state`."""
+    """Return the message that the dataset's head is that of `state` or a later block."""
     return bus.Committed(
         head=state.head.raw,
         sequence_number=state.sequence_number,

@@ -1,1 +1,1 @@
-"""From manifests to events: drafts, validation against chain, schemas and engine, creation of datasets."""
+"""Definitions of datasets: drafts from manifests, validation against chain, schemas and engine, and creation."""

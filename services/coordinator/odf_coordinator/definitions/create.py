@@ -35,7 +35,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddResult:
-    """The result of a manifest; `outcome` is added, unchanged or replaced."""
+    """The result for one dataset of a manifest; `outcome` is added, unchanged or replaced."""
 
     alias: str
     dataset_id: DatasetId
@@ -54,7 +54,7 @@ class NameTaken(AlreadyExists):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetCreator:
-    """Creates and amends datasets."""
+    """Creates datasets and changes their definitions."""
 
     datasets: Datasets
     committer: Committer
@@ -64,7 +64,7 @@ class DatasetCreator:
     keys: KeyStore
 
     def add(self, manifests: Sequence[Manifest], *, is_replacing: bool) -> tuple[AddResult, ...]:
-        """Create or replace the datasets of all manifests. All are checked before the first is created."""
+        """Create or replace the datasets of all manifests. All are checked before the first one is created."""
         drafts = drafts_of(manifests, self.datasets.catalog)
         validation = Validation(datasets=self.datasets, engine=self.engine, drafts=drafts)
         checked = []
@@ -108,10 +108,10 @@ class DatasetCreator:
         return self.amend(handle, changed_events(state, checked.events))
 
     def amend(self, handle: DatasetHandle, events: Sequence[KnownEvent]) -> DatasetHandle:
-        """Append events that change a dataset, and create the topics they need if it is at its head.
+        """Append events to a dataset's chain, and, if it is at its head, create topics for new push sources.
 
-        A new query is committed together with the migration of its predecessor's state. Raises `NotOwned` for a copy,
-        before anything is created, and `InvalidQuery` if the state cannot be migrated.
+        A new query is committed together with the migration of the previous query's state. Raises `NotOwned` for a
+        copy, before anything is created, and `InvalidQuery` if the state cannot be migrated.
         """
         self.committer.require_owned(handle.id)
         time = self.committer.next_system_time(handle.state)
@@ -138,7 +138,7 @@ class DatasetCreator:
         return entry
 
     def create_missing_topics(self, handle: DatasetHandle) -> None:
-        """Create missing topics for the push sources of a dataset, as after `odf key import`."""
+        """Create missing topics for the push sources of a dataset, for example after `odf key import`."""
         sources = handle.state.push_sources
         if sources.keys() - handle.entry.push_topics.keys():
             self.ensure_push_topics(handle, sources.values())
@@ -169,7 +169,7 @@ class DatasetCreator:
         return self.amend(handle, changed) if changed else handle
 
     def _create(self, draft: Draft) -> DatasetHandle:
-        """Write key, chain, topics, and last the name, which makes the dataset exist."""
+        """Write the key, the chain, the topics, and last the name, which makes the dataset exist."""
         dataset, catalog = draft.dataset_id, self.datasets.catalog
         with self.claims.creating(dataset, draft.name, _sources_of(draft.events)) as topics:
             entry = CatalogEntry(
@@ -197,7 +197,7 @@ def _sources_of(events: Iterable[KnownEvent]) -> list[str]:
 
 
 def require_compatible(handle: DatasetHandle, draft: Draft, *, is_replacing: bool) -> None:
-    """Raise `NameTaken` unless the manifest equals the dataset's definition or may replace it."""
+    """Raise `NameTaken` unless the manifest is equal to the dataset's definition, or may replace it."""
     changed = [type(event).__name__ for event in changed_events(handle.state, draft.events)]
     if draft.snapshot.kind is not handle.state.kind:
         changed.append("kind")

@@ -1,6 +1,6 @@
-"""Columns that a dataset declares, and limits on them: none may have records that could not be hashed or merged.
+"""The columns that a dataset declares, and checks that their records can be stored, hashed and merged.
 
-Errors name source and column; `where` is a path below the event, such as `read.ddlSchema[0]`.
+Errors name source and column; `where` is a path in the event, such as `read.ddlSchema[0]`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ def schema_of(state: ChainState) -> pa.Schema | None:
 
 
 def sources_of(state: ChainState) -> tuple[Source, ...]:
-    """Return the sources of a chain."""
+    """Return the current sources of a chain."""
     polled = () if state.polling_source is None else (state.polling_source,)
     return (*state.push_sources.values(), *polled)
 
@@ -70,7 +70,7 @@ def vocabulary_of_events(events: Sequence[KnownEvent]) -> DatasetVocabulary:
 
 
 def with_system(schema: pa.Schema, vocabulary: DatasetVocabulary, *, signed: bool = False) -> pa.Schema:
-    """Return the schema with the system columns first, unless it has them."""
+    """Return the schema with the system columns first, if it does not have them yet."""
     if vocabulary.offset_column in schema.names:
         return schema
     if vocabulary.event_time_column not in schema.names:
@@ -88,13 +88,13 @@ def with_system(schema: pa.Schema, vocabulary: DatasetVocabulary, *, signed: boo
 
 
 def known_schemas(schemas: Mapping[str, pa.Schema | None]) -> Mapping[str, pa.Schema]:
-    """Return all schemas if every one is known, else none: a query is analysed in full or for syntax only."""
+    """Return the schemas if all are known, otherwise an empty mapping: then a query is checked for syntax only."""
     available = {name: schema for name, schema in schemas.items() if schema is not None}
     return available if len(available) == len(schemas) else {}
 
 
 def _of_sources(sources: Sequence[Source], vocabulary: DatasetVocabulary) -> pa.Schema | None:
-    """Return the common schema of the sources; None with preprocessing, or without a declared schema."""
+    """Return the common schema of the sources; None if one has a preprocess query or no declared schema."""
     schemas: list[pa.Schema] = []
     for source in sources:
         declared = None if source.preprocess is not None else declared_schema(source.read)
@@ -107,14 +107,14 @@ def _of_sources(sources: Sequence[Source], vocabulary: DatasetVocabulary) -> pa.
 
 
 def without_operations(schema: pa.Schema, source: Source, vocabulary: DatasetVocabulary) -> pa.Schema:
-    """Remove the column with the operation type of changelog records."""
+    """Return the schema without the operation column that a changelog declares."""
     index = schema.get_field_index(vocabulary.operation_type_column)
     carries = isinstance(source.merge, MergeStrategyChangelogStream | MergeStrategyUpsertStream)
     return schema.remove(index) if carries and index >= 0 else schema
 
 
 def declared_schema(read: ReadStep) -> pa.Schema | None:
-    """Return the schema of a read step; None if it has none; raises `InvalidInput`."""
+    """Return the schema that a read step declares; None if it declares none. Raises `InvalidInput`."""
     if read.schema is not None:
         return schema_of_event(SetDataSchema(schema=read.schema))
     return ddl_to_schema(read.ddl_schema) if read.ddl_schema else None
@@ -129,18 +129,18 @@ TEMPLATE: Final = "${{"  # begins what is known only when it is fetched
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column, and the path where it is declared."""
+    """A column, and the path in the event at which it is declared."""
 
     path: str
     field: pa.Field
 
     def refusal(self, text: str) -> InvalidInput:
-        """Return the error for the column."""
+        """Return the error for this column."""
         return InvalidInput(text=f"column {self.field.name}: {text}", where=self.path)
 
 
 def require_possible(event: KnownEvent, vocabulary: DatasetVocabulary) -> None:
-    """Raise `InvalidInput` unless records of the declared form are possible."""
+    """Raise `InvalidInput` if no record can fit what a source or vocabulary declares."""
     match event:
         case AddPushSource() | SetPollingSource():
             try:
@@ -186,7 +186,7 @@ def prefix_source(source: Source, error: InvalidInput) -> InvalidInput:
 
 
 def declared_columns(read: ReadStep) -> tuple[Column, ...] | None:
-    """Return the columns that a read step declares; None if it declares none; raises `InvalidInput`."""
+    """Return the columns that a read step declares; None if it declares none. Raises `InvalidInput`."""
     if read.schema is not None:
         read_columns = _columns_of(SetDataSchema(schema=read.schema), "read.schema")
         return tuple(
@@ -262,7 +262,7 @@ def _require_geometry(columns: Iterable[Column]) -> None:
 def _require_event_time(names: Sequence[str], vocabulary: DatasetVocabulary) -> None:
     """Raise `InvalidInput` if the vocabulary names an event time column that the source does not declare.
 
-    With the default name it may be missing: the event time is then the record's arrival time.
+    A column with the default name may be missing: then the event time is the arrival time of the record.
     """
     name = vocabulary.event_time_column
     if name == DatasetVocabulary().event_time_column or name in names:
@@ -302,7 +302,7 @@ def _require_vocabulary(event: SetVocab) -> None:
 
 
 def system_columns(vocabulary: DatasetVocabulary) -> Strings:
-    """Return the names of offset, operation, system time and event time."""
+    """Return the names of the columns of offset, operation, system time and event time."""
     return tuple(getattr(vocabulary, field.name) for field in fields(vocabulary))
 
 
@@ -379,7 +379,7 @@ def _require_time(column: Column) -> None:
 
 
 def _require_keys(merge: MergeStrategy, names: set[str] | None) -> None:
-    """Raise `InvalidInput` unless the merge's key is non-empty and its columns are in `names` (None: unknown)."""
+    """Raise `InvalidInput` unless the primary key has columns, all of which are in `names` (None: unknown)."""
     if isinstance(merge, MergeStrategyAppend):
         return
     if not merge.primary_key:
@@ -392,7 +392,7 @@ def _require_keys(merge: MergeStrategy, names: set[str] | None) -> None:
 
 
 def _require_flat_keys(merge: MergeStrategy, columns: Iterable[Column]) -> None:
-    """Raise `InvalidInput` if the key includes a list or a struct: keys are sorted, and those have no order."""
+    """Raise `InvalidInput` if the primary key has a list or a struct: keys are sorted, but these have no order."""
     keys = () if isinstance(merge, MergeStrategyAppend) else merge.primary_key
     nested = {column.field.name: column.field.type for column in columns if kind.is_nested(column.field.type)}
     for number, name in enumerate(keys):

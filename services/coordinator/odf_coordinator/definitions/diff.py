@@ -1,4 +1,4 @@
-"""Compares a manifest's events with a chain: unchanged, a valid change, or an invalid one, as of a schema."""
+"""Compares the events of a manifest with a chain: finds changes, and refuses those that the chain cannot have."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -50,8 +50,8 @@ def require_continuing(
 ) -> None:
     """Raise `InvalidInput`, naming the column, unless records of the source fit the dataset's schema.
 
-    `before` is the definition that the source replaces. The output of SQL, or of a read step without a schema, is known
-    only per batch, so it is not checked here.
+    `before` is the definition that the source replaces. Records of a preprocess query, or of a read step without a
+    schema, are not checked here, because their columns are known only when a batch is read.
     """
     declared = declared_records(source, vocabulary)
     if declared is None:
@@ -72,7 +72,8 @@ def require_continuing(
 def require_consistent(source: AddPushSource, other: AddPushSource, vocabulary: DatasetVocabulary) -> None:
     """Raise `InvalidInput`, naming the column, if two sources of one dataset declare it differently.
 
-    Otherwise the one whose records come first would stop the other forever. SQL ignores the case of names.
+    Otherwise the source whose records are committed first would stop the other one permanently. Names are compared
+    without case, as in SQL.
     """
     declared, other_columns = declared_records(source, vocabulary), declared_records(other, vocabulary)
     if declared is None or other_columns is None or source.source_name == other.source_name:
@@ -91,7 +92,7 @@ def require_consistent(source: AddPushSource, other: AddPushSource, vocabulary: 
 
 
 def _is_extended(old: pa.Field, new: pa.Field) -> bool:
-    """Return whether a column can have both types: they are the same, or `new` has more fields."""
+    """Return whether a column can have both types: they are equal, or the struct of `new` has more fields."""
     try:
         check_evolution(
             pa.schema([old.with_nullable(nullable=True)]), pa.schema([new.with_nullable(nullable=True)])
@@ -144,7 +145,7 @@ def _require_case(dataset_schema: pa.Schema, declared: pa.Schema) -> None:
 
 
 def _require_kept(dataset_schema: pa.Schema, before: pa.Schema, declared: pa.Schema) -> None:
-    """Raise `InvalidInput` unless the source keeps its columns of the dataset, and none becomes required."""
+    """Raise `InvalidInput` if a source no longer declares a column of the dataset, or makes one required."""
     for column in dataset_schema:
         old = before.get_field_index(column.name)
         if old < 0:
@@ -157,7 +158,7 @@ def _require_kept(dataset_schema: pa.Schema, before: pa.Schema, declared: pa.Sch
 
 
 def _path(source: Source, where: str) -> str:
-    """Return the path of the column that an error is about, or of the read step."""
+    """Return the path in the event of the column that an error concerns, or else of the read step."""
     name = where.removeprefix("column ").partition(".")[0].removesuffix("[]")
     columns = declared_columns(source.read) or ()
     return next((column.path for column in columns if column.field.name == name), "read")
@@ -167,9 +168,10 @@ ADVICE = "delete the dataset and add it again, or add it under another name"
 
 
 def keep_engine_version(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEvent, ...]:
-    """Return the events, with the chain's engine version in a transform that names none and is otherwise equal.
+    """Return the events. A transform without an engine version gets that of the chain if it is otherwise equal.
 
-    So a manifest remains unchanged after an engine upgrade; `odf engine upgrade` upgrades it.
+    So a manifest without a version counts as unchanged after the engine of the node was upgraded. `odf engine upgrade`
+    changes the version in the chain.
     """
     current = state.transform
     if current is None:
@@ -219,7 +221,7 @@ def _continues(declared: SetDataSchema, current: SetDataSchema) -> bool:
 
 @contextmanager
 def event_at(number: int) -> Iterator[None]:
-    """Prefix the path of errors about an event with the event's path in its snapshot."""
+    """Prefix the paths in errors of the `with` block with the path of an event in its snapshot."""
     try:
         yield
     except InvalidInput as error:
@@ -228,7 +230,7 @@ def event_at(number: int) -> Iterator[None]:
 
 
 def dropped_sources(state: ChainState, events: Sequence[KnownEvent]) -> tuple[str, ...]:
-    """Return the sources of a chain that the events do not define."""
+    """Return the names of the chain's sources that the events do not define."""
     sources = {event.source_name for event in events if isinstance(event, AddPushSource)}
     dropped = [name for name in state.push_sources if name not in sources]
     if state.polling_source is not None and not any(isinstance(event, SetPollingSource) for event in events):
@@ -257,7 +259,7 @@ def require_whole(snapshot: DatasetSnapshot) -> None:
 
 
 def _require_side_by_side(events: Sequence[KnownEvent], vocabulary: DatasetVocabulary) -> None:
-    """Raise `InvalidInput` unless the sources can coexist in one dataset."""
+    """Raise `InvalidInput` unless all sources among the events can belong to one dataset."""
     kinds: set[type] = set()
     names: set[str] = set()
     before: list[AddPushSource] = []
@@ -309,8 +311,8 @@ def require_replaceable(state: ChainState, kind: DatasetKind, events: Sequence[K
 def require_admitted(past: ChainState | None, seed: Seed, events: Sequence[KnownEvent]) -> None:
     """Raise `InvalidInput` unless the chain rules admit a snapshot's changes after `past` (None: no chain).
 
-    The error has the rule, and the path of the first event that breaks it. A new polling source of a kind from which
-    this node cannot fetch, or that has a credential in plain text, is refused too.
+    The error has the rule, and the path of the first event that violates it. A new polling source is also refused if
+    this node cannot fetch from its kind, or if it has a credential in plain text.
     """
     new = (seed, *events) if past is None else changed_events(past, events)
     if not new:

@@ -1,4 +1,4 @@
-"""Drafts of datasets from manifests: parsed, ordered, inputs resolved to ids. Nothing is written."""
+"""Drafts of datasets from manifests: snapshots are parsed and ordered, and inputs resolved to ids. Writes nothing."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -25,7 +25,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A dataset as its manifest defines it. `key` is new; it is not used if the name exists."""
+    """A dataset as its manifest defines it. `key` is a new key, which is not used if the dataset exists."""
 
     written: SourcedSnapshot | None
     """None: it is not from a manifest of a snapshot."""
@@ -35,7 +35,7 @@ class Draft:
 
     @property
     def name(self) -> str:
-        """Return the alias as written."""
+        """Return the alias as it is written in the manifest."""
         return self.snapshot.name
 
     @property
@@ -44,7 +44,7 @@ class Draft:
         return self.snapshot.metadata
 
     def with_events(self, events: tuple[KnownEvent, ...]) -> "Draft":
-        """Return the draft with other events in the same places."""
+        """Return the draft with other events, which correspond one by one to the current ones."""
         return replace(self, snapshot=replace(self.snapshot, metadata=events))
 
     @property
@@ -60,7 +60,7 @@ class Draft:
 
 
 def drafts_of(manifests: Sequence[Manifest], catalog: Catalog) -> tuple[Draft, ...]:
-    """Return the datasets of all manifests, inputs before their readers.
+    """Return the drafts of all datasets in the manifests, each after its inputs.
 
     Raises `InvalidInput`, naming the manifest, for an invalid snapshot, a duplicate name or a cycle, and
     `DatasetUnknown` for an input that is neither in the catalog nor in the manifests.
@@ -77,7 +77,7 @@ def drafts_of(manifests: Sequence[Manifest], catalog: Catalog) -> tuple[Draft, .
 
 
 def resolve(event: SetTransform, ids: Mapping[str, DatasetId], catalog: Catalog) -> SetTransform:
-    """Return the transform with inputs named by id; `ids`: datasets to be created, by lower-case name."""
+    """Return the transform with the ids of its inputs; `ids` has new datasets by their names in lower case."""
     inputs = tuple(
         TransformInput(
             dataset_ref=str(_id_of(input_.dataset_ref, ids, catalog)),

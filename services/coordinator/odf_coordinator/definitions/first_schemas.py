@@ -1,8 +1,9 @@
-"""The schema of a root that has no records yet, committed before its first slice because a derivative waits for it.
+"""Commits the schema of a root before its first records, because a derivative waits for it.
 
-A transform needs the columns of each input. A chain has them with its first slice (spec: SetDataSchema), so a join with
-an empty dataset would compute nothing, although watermarks say which of its rows are complete. The schema is the one
-that the first slice would have; a source that does not declare it leaves the derivative waiting (adr/0083).
+A transform needs the columns of all its inputs. Usually a chain gets its schema with the first slice (spec:
+SetDataSchema). So a join with an empty dataset could not compute anything, although watermarks show which of its rows
+are complete. The schema is the one that the first slice would have. If the source does not declare it, the derivative
+waits for the first record (adr/0083).
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,7 +36,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstSchemas:
-    """Commits first schemas; `is_signed`: with the signed types of offset and operation."""
+    """Commits first schemas; `is_signed`: offset and operation have signed integer types."""
 
     datasets: Datasets
     committer: Committer
@@ -43,9 +44,9 @@ class FirstSchemas:
     is_signed: bool = False
 
     def commit(self, inputs: Iterable[DatasetHandle]) -> None:
-        """Commit the schemas of the roots from which the inputs derive, for those without one, if all are declared.
+        """Commit schemas for the roots without one from which the inputs derive, if all their schemas are declared.
 
-        Raises `HeadMoved` if a root gets another block in the meantime, `Unavailable` without an engine.
+        Raises `HeadMoved` if another block is committed to a root in the meantime, `Unavailable` without an engine.
         """
         roots = [*self._roots_without_schema(inputs)]
         events = [self._event(root) for root in roots]
@@ -62,10 +63,7 @@ class FirstSchemas:
             log.info("first schema committed", **root.log_facts)
 
     def why_unknown(self, root: DatasetHandle) -> str:
-        """Return the reason why the columns of a root are not known before its first record.
-
-        Empty if its sources declare them.
-        """
+        """Return the reason why the columns of a root are unknown before its first record; empty if they are known."""
         if not self.datasets.has_key(root.id):
             return "its owner has not published any"
         sources = sources_of(root.state)
@@ -90,7 +88,7 @@ class FirstSchemas:
             pending += (input_ for input_ in above if input_ is not None)
 
     def _event(self, root: DatasetHandle) -> SetDataSchema | None:
-        """Return the schema of the root's first slice; None if it is not known before that, or is another node's."""
+        """Return the event with the schema of the root's first slice; None for a copy, or if the schema is unknown."""
         if not self.datasets.has_key(root.id):
             return None
         try:
@@ -107,7 +105,7 @@ class FirstSchemas:
         return event
 
     def _records_of(self, source: Source, state: ChainState) -> pa.Schema | None:
-        """Return the schema of a source's records in slices; None unless it is declared."""
+        """Return the schema of a source's records in slices; None if it is not declared."""
         schema = declared_schema(source.read)
         if schema is None:
             return None
@@ -117,7 +115,7 @@ class FirstSchemas:
         return with_system(without_operations(schema, source, vocabulary), vocabulary, signed=self.is_signed)
 
     def _preprocess_schema(self, query: Transform, schema: pa.Schema) -> pa.Schema:
-        """Return the columns that a query makes of no records; raises `InvalidQuery`."""
+        """Return the output schema of a query, which is run over no records; raises `InvalidQuery`."""
         with scratch_folder(self.datasets.blobs) as folder:
             before, after = folder / "input.parquet", folder / "output.parquet"
             pq.write_table(schema.empty_table(), before, store_schema=False)

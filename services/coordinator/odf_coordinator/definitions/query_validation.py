@@ -1,4 +1,4 @@
-"""Validates transforms with the engine before anything is committed, and how they answer retractions."""
+"""Validates queries with the engine before anything is committed, also against retractions of their inputs."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,23 +40,23 @@ from odf_coordinator.definitions.declared_columns import (
 from odf_coordinator.definitions.diff import event_at, require_additive
 from odf_coordinator.definitions.drafts import Draft
 
-MAX_BLOCKS: Final = 10_000  # read to find sources that were replaced or disabled
+MAX_BLOCKS: Final = 10_000  # number of blocks that are searched for sources that were replaced or disabled
 _DERIVED: Final = "has rows that are corrected or retracted later"
 
 
 Describe = Callable[[SetTransform, DatasetVocabulary], ValidatedQuery]
-"""Returns the engine's description of a chain's transform, over inputs as they are known now."""
+"""Returns the engine's description of a transform over its inputs with their current schemas."""
 
 
 class Retractions:
-    """Reasons why records of datasets may be retracted, in the catalog and in drafts that are checked before."""
+    """The reasons why records of datasets may be retracted, for datasets in the catalog and drafts."""
 
     def __init__(
         self, *, datasets: Datasets, describe: Describe, replacing: Mapping[DatasetId, SetTransform]
     ) -> None:
-        """Know nothing yet: datasets are read when they are asked about.
+        """Begin empty; datasets are read on demand.
 
-        `replacing` has queries that are about to replace those of derivatives in the catalog.
+        `replacing` has the new queries of derivatives whose queries are about to be replaced.
         """
         self._datasets = datasets
         self._replacing = replacing
@@ -66,12 +66,12 @@ class Retractions:
     def why(self, ref: str) -> str:
         """Return the reason why a dataset's records may be retracted, such as "merges by UpsertStream".
 
-        Empty if not known.
+        It is empty if they are not retracted, or if that is unknown.
         """
         dataset = DatasetId.parse(ref)
         if dataset not in self._reasons:
             handle = self._datasets.find(ref)
-            # Not asked again meanwhile: queries that are added may be a cycle, which is refused later.
+            # Set first, because new queries may have a cycle, in which this method would not end. It is refused later.
             self._reasons[dataset] = ""
             self._reasons[dataset] = (
                 self._why_derivative(handle) if handle.is_derivative else self._why_root(handle)
@@ -79,11 +79,11 @@ class Retractions:
         return self._reasons[dataset]
 
     def add_derivative(self, dataset: DatasetId, *, can_retract: bool) -> None:
-        """Note what the engine says about a draft."""
+        """Record for a draft of a derivative whether its records may be retracted, according to the engine."""
         self._reasons[dataset] = _DERIVED if can_retract else ""
 
     def add_sources(self, dataset: DatasetId, events: Iterable[KnownEvent]) -> None:
-        """Note the sources of a draft."""
+        """Record for a draft of a root whether its sources may retract records."""
         if why := why_retracted(
             event for event in events if isinstance(event, AddPushSource | SetPollingSource)
         ):
@@ -92,7 +92,7 @@ class Retractions:
             self._reasons.setdefault(dataset, "")
 
     def require_dependants(self, source: Source, root: DatasetHandle) -> None:
-        """Raise `InvalidQuery` if the root may retract from now on, and a derivative cannot read that."""
+        """Raise `InvalidQuery` if the new source may retract records of the root, and a derivative cannot read that."""
         why = why_retracted((source,))
         if not why or self.why(str(root.id)):
             return
@@ -121,7 +121,7 @@ class Retractions:
         return _DERIVED if validated is not None and validated.can_retract else ""
 
     def _describe_derivative(self, handle: DatasetHandle) -> ValidatedQuery | None:
-        """Return the engine's description of a derivative's query; None without one, or if the engine refuses it."""
+        """Return the engine's description of a derivative's query; None if it has none, or if the engine refuses it."""
         query = self._replacing.get(handle.id, handle.state.transform)
         if query is None:  # the dataset was reset to a block before its first query
             return None
@@ -161,7 +161,7 @@ def _retracting_strategy(merge: MergeStrategy) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Schema and vocabulary of a dataset, as queries see them."""
+    """The schema and vocabulary of a dataset that queries read."""
 
     schema: pa.Schema | None
     vocabulary: DatasetVocabulary
@@ -169,23 +169,26 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidTransform:
-    """A valid transform with the engine's version, and its output schema, None while that is unknown."""
+    """A valid transform that names the engine's version, and its output schema, None if that is unknown."""
 
     event: SetTransform
     schema: pa.Schema | None
     can_retract: bool = False
-    """Its records may be retracted later."""
+    """Whether its records may be corrected or retracted later."""
     changes: Strings = ()
-    """The kinds in which results can differ from those of the version before."""
+    """The kinds of differences that results can have from those of the previous version."""
     refusal: str = ""
-    """The reason why it cannot be derived from the beginning; empty if it can."""
+    """The reason why the dataset cannot be derived from the beginning; empty if it can."""
 
 
 class Validation:
-    """Checks transforms in dependency order: the output of one is the input of the next."""
+    """Checks transforms in the order of their dependencies: the output of one may be an input of the next."""
 
     def __init__(self, *, datasets: Datasets, engine: Engine, drafts: Iterable[Draft] = ()) -> None:
-        """Resolve inputs from the catalog and from drafts checked before; `drafts` has all that will be checked."""
+        """Look up inputs in the catalog and among drafts that were checked before.
+
+        `drafts` has all drafts that will be checked.
+        """
         self._datasets = datasets
         self._engine = engine
         self._drafted: dict[DatasetId, Shape] = {}
@@ -199,7 +202,7 @@ class Validation:
         self._installed: dict[tuple[str, str | None], str | None] = {}  # by engine and version asked for
 
     def check(self, draft: Draft) -> Draft:
-        """Validate the draft's queries; return it with the engine's version in its transform.
+        """Validate the queries of a draft, and return the draft with the engine's version in its transform.
 
         Raises `InvalidQuery` with the engine's message and position, and `EngineNotAvailable`.
         """
@@ -223,9 +226,9 @@ class Validation:
     def require_preprocess(
         self, event: KnownEvent, vocabulary: DatasetVocabulary, past: ChainState | None
     ) -> None:
-        """Raise `InvalidQuery` unless a source's preprocessing SQL, if any, is valid.
+        """Raise `InvalidQuery` unless the preprocess query of a source, if it has one, is valid.
 
-        SQL that a source of the chain already has is checked for its syntax only.
+        A query that a source of the chain already has is checked for syntax only.
         """
         if not isinstance(event, AddPushSource | SetPollingSource) or event.preprocess is None:
             return
@@ -237,17 +240,17 @@ class Validation:
                 self._engine.validate_preprocess(event.preprocess, declared_schema(event.read))
 
     def require_dependants(self, event: KnownEvent, handle: DatasetHandle | None) -> None:
-        """Raise `InvalidQuery` if a derivative could not read what a new source retracts."""
+        """Raise `InvalidQuery` if a derivative cannot process the retractions of a new source."""
         if handle is not None and isinstance(event, AddPushSource | SetPollingSource):
             self._retractions.require_dependants(event, handle)
 
     def output(
         self, event: SetTransform, vocabulary: DatasetVocabulary, past: ChainState | None
     ) -> ValidTransform:
-        """Return a transform, with the engine's version unless it names one, and its output schema.
+        """Validate a transform and return it with its output schema, and with the engine's version if it names none.
 
-        A transform that is already in the chain is not changed, whatever engine is installed. Raises `InvalidInput` if
-        its columns are not compatible with `past`, the current state.
+        A transform that is already in the chain is not changed, whatever engine is installed. Raises `InvalidQuery`,
+        and `InvalidInput` if its columns are not compatible with `past`, the current state.
         """
         with _at("transform"):
             is_new = past is None or past.transform != event
@@ -281,7 +284,7 @@ class Validation:
         *,
         is_new: bool = False,
     ) -> ValidatedQuery:
-        """Return the engine's description of a transform; one that is not new may be of any version."""
+        """Return the engine's description of a transform; the engine's version is checked only if it `is_new`."""
         refs = {input_.alias or input_.dataset_ref: input_.dataset_ref for input_ in event.inputs}
         schemas, vocabularies = _columns(self._shapes(event))
         return self._engine.validate(
@@ -297,9 +300,9 @@ class Validation:
     def upgrade_version(
         self, state: ChainState, event: SetTransform, *, is_restarted: bool
     ) -> ValidTransform:
-        """Return a dataset's current transform with the engine's version, and what can differ; it keeps its columns.
+        """Return a dataset's current transform with the installed engine's version, and the changes in its results.
 
-        Raises `InvalidQuery` if the query is refused today, or if its state cannot be migrated, unless restarted.
+        Raises `InvalidQuery` if the installed engine refuses the query, or, unless restarted, cannot migrate its state.
         """
         unpinned = replace(event, transform=replace(event.transform, version=None))
         past = Past(transform=event.transform, is_restarted=is_restarted)
@@ -310,9 +313,9 @@ class Validation:
         return ValidTransform(event=upgraded, schema=None, changes=validated.changes, refusal=refusal)
 
     def require_same_results(self, event: SetTransform, vocabulary: DatasetVocabulary) -> None:
-        """Raise `ResultsChanged` if the engine may not compute a transform like the version that it names.
+        """Raise `ResultsChanged` if results of the installed engine may differ from those of the transform's version.
 
-        Raises `EngineNotAvailable` for another engine, and `InvalidQuery` if the query is refused today.
+        Raises `EngineNotAvailable` for another engine, and `InvalidQuery` if the installed one refuses the query.
         """
         transform = event.transform
         name = (transform.engine.lower(), transform.version)
@@ -322,13 +325,13 @@ class Validation:
             self._engine.validate(transform, *_columns(self._shapes(event)), vocabulary)
 
     def _shapes(self, event: SetTransform) -> Mapping[str, Shape]:
-        """Return the inputs' shapes by their names in the query."""
+        """Return the shapes of the inputs by their names in the query."""
         return {
             input_.alias or input_.dataset_ref: self._shape(input_.dataset_ref) for input_ in event.inputs
         }
 
     def _with_way_back(self, error: InvalidInput, past: ChainState | None) -> InvalidInput:
-        """Return the reason why a query cannot replace that of `past`, with the command after which it can."""
+        """Return the error of a query that cannot replace that of `past`, with the command after which it can."""
         handle = None if past is None else self._datasets.by_id(past.dataset_id)
         way = "" if handle is None else derive_again(self._datasets, handle)
         if not way:
@@ -362,13 +365,13 @@ class Validation:
 def _columns(
     shapes: Mapping[str, Shape],
 ) -> tuple[Mapping[str, pa.Schema], Mapping[str, DatasetVocabulary]]:
-    """Return the schemas and vocabularies of inputs; neither unless all schemas are known."""
+    """Return the schemas and vocabularies of inputs; both are empty unless all schemas are known."""
     schemas = known_schemas({name: shape.schema for name, shape in shapes.items()})
     return schemas, {name: shape.vocabulary for name, shape in shapes.items()} if schemas else {}
 
 
 def _past(state: ChainState | None, event: SetTransform) -> Past | None:
-    """Return the query whose state a new one has to migrate; None without state, or if the inputs differ."""
+    """Return the query whose state a new query has to migrate; None if it has no state, or if the inputs differ."""
     current = None if state is None or state.checkpoint is None else state.transform
     if current is None or current.inputs != event.inputs:
         return None
@@ -377,7 +380,7 @@ def _past(state: ChainState | None, event: SetTransform) -> Past | None:
 
 @contextmanager
 def _at(path: str) -> Iterator[None]:
-    """Add the field of an event to errors about its SQL."""
+    """Add the path of a field to errors about its query."""
     try:
         yield
     except InvalidQuery as error:
@@ -385,7 +388,7 @@ def _at(path: str) -> Iterator[None]:
 
 
 def require_inputs(tables: Iterable[str], inputs: Collection[str]) -> None:
-    """Raise `InvalidQuery` unless every table is an input (case-insensitive)."""
+    """Raise `InvalidQuery` unless every table of a query is one of the inputs; case is ignored."""
     names = {name.lower() for name in inputs}
     for table in tables:
         if table.lower() not in names:

@@ -1,8 +1,8 @@
-"""Drops the data of datasets, and rebuilds dropped data bit for bit.
+"""Drops the data of derivatives, and rebuilds dropped data bit for bit.
 
-Each transform of the chain is replayed, and its result stored. It is compared with the block: records, offsets,
-watermark, checkpoint, and the bytes of the slice, since the store finds it by their hash. Nothing is committed, so the
-data of a copy is rebuilt in the same way.
+To rebuild data, each transform of the chain is replayed and its result stored. The result is compared with the block:
+records, offsets, watermark, checkpoint, and the bytes of the slice, because slices are stored by the hash of their
+bytes. Nothing is committed, so the data of a copy is rebuilt in the same way.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropResult:
-    """The dropped objects; `size` in bytes."""
+    """The number of dropped slices and checkpoints, and their total `size` in bytes."""
 
     handle: DatasetHandle
     slices: int
@@ -55,14 +55,14 @@ class DropResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataDropper:
-    """Drops data."""
+    """Drops the data of derivatives."""
 
     datasets: Datasets
     committer: Committer
     engine: Engine
 
     def drop(self, ref: str) -> DropResult:
-        """Remove the slices and checkpoints of an owned derivative that this node can recompute.
+        """Remove the slices and checkpoints of an owned derivative; this node can recompute them.
 
         Raises `Refused` for a root, for a copy, if an input no longer has the blocks that were read, or if a transform
         was computed by an engine that is not installed; `Unavailable` if the engine does not answer.
@@ -103,7 +103,7 @@ class DataDropper:
                 raise DataNotDerived(text=text)
 
     def _require_engine(self, handle: DatasetHandle) -> None:
-        """Raise `Refused` unless the installed engine computed every transform with results in the chain."""
+        """Raise `Refused` unless the installed engine has computed all results in the chain."""
         validation = Validation(datasets=self.datasets, engine=self.engine)
         for event in _transforms(self.datasets, handle):
             try:
@@ -114,7 +114,7 @@ class DataDropper:
                 raise DataNotDerived(text=text) from error
 
     def _remove(self, handle: DatasetHandle) -> Iterator[ObjectRef]:
-        """Remove objects and yield them; the newest ones first, durably, because readers check only those."""
+        """Remove objects and yield them. The newest are removed first, durably, because readers check only these."""
         blobs = self.datasets.blobs
         seen: set[tuple[ObjectKind, str]] = set()
         newest: list[ObjectRef] = []
@@ -132,7 +132,7 @@ class DataDropper:
 
 
 def _transforms(datasets: Datasets, handle: DatasetHandle) -> Iterator[SetTransform]:
-    """Yield the transforms of a chain that computed any of its objects, newest first."""
+    """Yield the transforms that have computed objects of a chain, newest first."""
     has_results = False
     for _, decoded, _ in iterate(datasets.reader(handle.id), handle.state.head):
         event = decoded.block.event
@@ -164,10 +164,10 @@ class EngineGone(EngineNotAvailable):
     block: str
     engine: str
     is_owned: bool
-    """Whether this node continues the chain; that of a copy is continued by others."""
+    """Whether this node owns the dataset and can commit new blocks; False for a copy."""
 
     def __str__(self) -> str:
-        """Return the engine, and both options: the same data with that engine, or new blocks with the installed one."""
+        """Return the missing engine, and the options: install it for the same data, or compute new blocks."""
         text = (
             f"the data of {self.dataset} is missing, and block {self.block} was computed by {self.engine}, which is "
             "not installed: install it and pull again"
@@ -195,7 +195,7 @@ class DataRebuilder:
     engine: Engine
 
     def is_needed(self, handle: DatasetHandle) -> bool:
-        """Return whether a derivative's data is missing; that of a copy only where it was not fetched on purpose."""
+        """Return whether a derivative's data is missing; of a copy, only if it was deliberately not fetched."""
         if not handle.is_derivative:
             return False
         if self.datasets.has_key(handle.id):
@@ -204,10 +204,10 @@ class DataRebuilder:
 
     @translating_os_errors
     def rebuild(self, handle: DatasetHandle) -> Iterator[int]:
-        """Replay the transforms whose objects are missing, oldest first; yield the number done so far.
+        """Replay the transforms whose objects are missing, oldest first; yield the number of replayed ones so far.
 
-        Raises `RebuildDiffers`, `EngineGone` and `InputsMissing`, with earlier results stored; `DataDropped` if an
-        input's data was dropped too, or this data was dropped again in the meantime; and whatever a replay raises.
+        Raises `RebuildDiffers`, `EngineGone` and `InputsMissing`; earlier results stay stored. Raises `DataDropped` if
+        an input's data was dropped too, or this data was dropped again in the meantime. Raises errors of a replay.
         """
         datasets = self.datasets
         replayer = Replayer(
@@ -270,7 +270,7 @@ class DataRebuilder:
                 ) from error
 
     def _engine_gone(self, handle: DatasetHandle, stored: StoredTransform) -> EngineGone:
-        """Build the error naming the missing engine."""
+        """Return the error that names the missing engine."""
         event = stored.state.transform
         assert event is not None, "a transform block follows a SetTransform"
         return EngineGone(
@@ -285,7 +285,7 @@ class DataRebuilder:
     ) -> None:
         """Store the rebuilt objects, unless the data was dropped again in the meantime.
 
-        Readers take the newest object as proof that all are present, so it must never be stored alone.
+        The newest object must never be stored alone, because readers conclude from it that all others are stored.
         """
         blobs = self.datasets.blobs
         with self.committer.lock(handle.id):
@@ -299,7 +299,7 @@ class DataRebuilder:
 def _differences(
     stored: StoredTransform, response: TransformResponseSuccess, written: EngineOutput
 ) -> Iterator[str]:
-    """Yield the differences of a replay from its block, the bytes of the slice last."""
+    """Yield the differences between the result of a replay and its block; the bytes of the slice come last."""
     data, declared = written.data, stored.event.new_data
     checkpoint = None if written.checkpoint is None else written.checkpoint.physical_hash
     records_hash = None if data is None else data.logical_hash

@@ -1,4 +1,4 @@
-"""Asks ingest to drain a dataset's push sources, and to poll its polling source."""
+"""Calls ingest to drain the push sources of a dataset, and to poll its polling source."""
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Ingest(Protocol):
-    """Commits what a dataset's sources have."""
+    """Commits new data of a dataset's sources."""
 
     def poll(self, dataset: DatasetId, source: bytes = b"") -> Generator[str, None, None]:
         """Iterate until all new data of the polling source is committed; yield its progress.
@@ -35,14 +35,14 @@ class Ingest(Protocol):
         """
 
     def drain(self, dataset: DatasetId) -> Iterator[int]:
-        """Iterate until all messages now in the dataset's sources are committed; yield the number still waiting."""
+        """Wait until all current messages of the push sources are committed; yield the number that still wait."""
 
 
 @dataclass(slots=True)
 class IngestClient:
-    """Client of ingest; waits once while ingest restarts, not again for each dataset if it stays away.
+    """Client of ingest. It waits once while ingest restarts; if that fails, later calls do not wait.
 
-    Calls share a connection. Both calls commit nothing twice, so one that fails on a connection of before is repeated.
+    Calls share a connection. They are idempotent, so a call that fails on an old connection is repeated on a new one.
     """
 
     address: str | None
@@ -58,7 +58,7 @@ class IngestClient:
             yield progress.stage
 
     def drain(self, dataset: DatasetId) -> Iterator[int]:
-        """Iterate until all messages now in the dataset's sources are committed; yield the number still waiting."""
+        """Wait until all current messages of the push sources are committed; yield the number that still wait."""
         for progress in self._stream(
             lambda stub: stub.Drain(DrainRequest(ref=str(dataset)), timeout=STREAM_TIMEOUT_SECONDS)
         ):
@@ -93,7 +93,7 @@ class IngestClient:
 
 
 def _answers(call: Callable[[IngestStub], "grpc.CallIterator[T]"], connected: grpc.Channel) -> Iterator[T]:
-    """Yield the answers to a call, which is canceled if its caller leaves."""
+    """Yield the replies to a call. The call is canceled if the iterator is closed."""
     with calling("ingest"):
         answers = call(IngestStub(connected))
         try:

@@ -1,6 +1,6 @@
-"""Brings datasets up to date on demand: polls or drains the sources of roots, transforms derivatives.
+"""Brings datasets up to date on demand: polls or drains the sources of roots, and transforms derivatives.
 
-Datasets that do not depend on each other are pulled at the same time.
+Datasets that do not depend on each other are pulled concurrently.
 """
 
 import contextlib
@@ -40,11 +40,11 @@ Steps = Callable[[T], Generator[S, None, None]]
 def concurrent_steps(
     before: Mapping[T, Collection[T]], steps: Steps[T, S], limit: Callable[[T], int]
 ) -> Generator[S, None, None]:
-    """Yield what `steps` yields for each key, in a thread that starts when all keys in its collection have ended.
+    """Run `steps(key)` for each key in a thread, and yield the steps of all.
 
-    At most `limit(key)` of the keys with that limit run at a time. Keys in a cycle, and those that depend on one, start
-    last, in the order of the mapping. Raises what `steps` raises. When the iterator is closed, each running generator
-    is closed after its next step, without waiting for it.
+    `before` has for each key the keys that must end before it starts. At most `limit(key)` keys with the same limit run
+    at a time. Keys in a cycle, and those that depend on them, start last, in the order of the mapping. Raises errors of
+    `steps`. When the iterator is closed, running generators are closed after their next step, without waiting for them.
     """
     sorter = TopologicalSorter(before)
     with suppress(CycleError):  # the sorter still yields all keys that no cycle blocks
@@ -76,7 +76,7 @@ class _Completion(Generic[T]):
 
 
 class _Running(Generic[T, S]):
-    """The generators that run, in a pool of threads for each limit."""
+    """The running generators, with one thread pool per limit."""
 
     def __init__(self, steps: Steps[T, S], limit: Callable[[T], int]) -> None:
         self._steps = steps
@@ -96,7 +96,7 @@ class _Running(Generic[T, S]):
             self.count += 1
 
     def next(self) -> S | _Completion[T]:
-        """Wait for the next step of any of them, or its end."""
+        """Wait for the next step of any generator, or for the end of one."""
         outcome = self._queue.get()
         self.count -= isinstance(outcome, _Completion)
         return outcome
@@ -132,7 +132,10 @@ Found = DatasetHandle | Unreadable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullProgress:
-    """The progress of a dataset's pull: reset, waiting, running, updated, rebuilt, up-to-date, failed."""
+    """The progress of pulling a dataset.
+
+    `state` is reset, waiting, running, updated, rebuilt, up-to-date or failed.
+    """
 
     alias: str
     state: str
@@ -154,7 +157,7 @@ class Puller:
     scheduler: Scheduler
     editor: DatasetEditor
     drain: Callable[[DatasetId], Iterator[int]]
-    """Commits all messages that are now in a dataset's sources; yields the number still waiting."""
+    """Waits until all current messages of a dataset's push sources are committed; yields the number that still wait."""
     poll: Callable[[DatasetId], Generator[str, None, None]]
     """Commits all new data of a dataset's polling source; yields its progress."""
     keys: KeyStore
@@ -179,10 +182,10 @@ class Puller:
     def derive_again(
         self, refs: Iterable[str], *, is_recursive: bool, is_wanted: Callable[[], bool]
     ) -> Iterator[PullProgress]:
-        """Roll back the derivatives that have diverged from their inputs, then pull them and `refs`.
+        """Roll back the derivatives that have diverged from their inputs, then pull these and `refs`.
 
-        Checks the given datasets and everything derived from them; without `refs`, all datasets. Raises `HeadMoved` if
-        concurrent commits keep overtaking the rollback.
+        The given datasets and everything derived from them are checked; without `refs`, all datasets. Raises
+        `HeadMoved` if the rollback fails repeatedly because of concurrent commits.
         """
         refs = tuple(refs)
         named, like = self._resolve(refs)
@@ -205,7 +208,7 @@ class Puller:
     def _select_datasets(
         self, named: Iterable[Found], like: Iterable[Found], *, is_recursive: bool
     ) -> tuple[dict[DatasetId, DatasetHandle], set[DatasetId]]:
-        """Return the datasets to pull, and the ids of those given by name; unreadable ones are left out."""
+        """Return the datasets to pull, without unreadable ones, and the ids of those that were given by name."""
         explicit = {handle.id: handle for handle in named if isinstance(handle, DatasetHandle)}
         chosen = explicit | {handle.id: handle for handle in like if isinstance(handle, DatasetHandle)}
         if is_recursive:
@@ -218,7 +221,7 @@ class Puller:
         explicit: set[DatasetId],
         is_wanted: Callable[[], bool],
     ) -> Iterator[PullProgress]:
-        """Pull concurrently, each after its inputs: a silent server delays only the datasets that read it."""
+        """Pull concurrently, each dataset after its inputs. A slow source delays only the datasets derived from it."""
 
         def steps(dataset: DatasetId) -> Generator[PullProgress, None, None]:
             return self._steps(chosen[dataset], is_wanted, is_explicit=dataset in explicit)
@@ -242,7 +245,7 @@ class Puller:
             yield PullProgress(alias=handle.alias, state="failed", error=text, head=handle.state.head)
 
     def _failure(self, handle: DatasetHandle, error: OdfError) -> PullProgress:
-        """Return the failed pull; blocks that were committed before the failure count."""
+        """Return the progress of a pull that failed, with the blocks that were committed before the failure."""
         text, stall = with_advice(error), self.scheduler.stall_of(handle.id)
         if stall is not None and stall.reason == text:  # an error of a query, which does not know the dataset
             text = f"{text}; {stall.remedy}"
@@ -263,7 +266,10 @@ class Puller:
         yield replace(outcome, new_late=late_rows(self.datasets.blobs, handle.id) - late)
 
     def _resolve(self, refs: Iterable[str]) -> tuple[list[Found], list[Found]]:
-        """Return the datasets given by name, and those like a pattern; raises `DatasetUnknown`, `NothingCovered`."""
+        """Return the datasets that were given by name, and those that match a pattern.
+
+        Raises `DatasetUnknown` and `NothingCovered`.
+        """
         refs = tuple(refs)
         named = [self._find(ref) for ref in refs if not is_pattern(ref)]
         patterns = [ref for ref in refs if is_pattern(ref)]
@@ -277,7 +283,7 @@ class Puller:
         return handle
 
     def set_watermarks(self, refs: Iterable[str], watermark: Timestamp) -> Iterator[PullProgress]:
-        """Raise the watermarks of roots; stop at the first error."""
+        """Raise the watermarks of roots, and yield the result for each; the first error ends the operation."""
         for handle in [self.datasets.find(ref) for ref in refs]:
             self.editor.set_watermark(str(handle.id), watermark)
             yield self._outcome(handle)
@@ -285,7 +291,7 @@ class Puller:
     def _update(
         self, handle: DatasetHandle, is_wanted: Callable[[], bool], *, is_explicit: bool
     ) -> Generator[PullProgress, None, bool]:
-        """Bring a dataset up to date; return whether dropped data was rebuilt for that."""
+        """Bring a dataset up to date and yield the progress; return whether dropped data was rebuilt."""
         is_rebuilt = self.rebuilder.is_needed(handle)
         if not self.keys.has(handle.id):
             if not is_explicit:
@@ -327,10 +333,10 @@ class Puller:
     def _await_transform(
         self, handle: DatasetHandle, is_wanted: Callable[[], bool]
     ) -> Iterator[PullProgress]:
-        """Request a transform, and yield the progress until it has ended.
+        """Request a transform, and yield its progress until it has ended.
 
-        It starts after this call, so it includes all current data of the inputs. Raises the transform's error,
-        `EngineSilent`, and `Unavailable` if something that the transform needs stays unavailable.
+        It starts after this call, so it includes all current data of the inputs. Raises the error of the transform,
+        `EngineSilent`, and `Unavailable` if a service that the transform needs stays unavailable.
         """
         ticket = self.scheduler.request(handle.id)
         deadline = time.monotonic() + ENGINE_TIMEOUT_SECONDS
@@ -356,7 +362,7 @@ class Puller:
             )
 
     def _outcome(self, before: DatasetHandle, *, is_rebuilt: bool = False) -> PullProgress:
-        """Return the numbers added since `before`."""
+        """Return the result of a pull: the numbers of blocks and records that were added since `before`."""
         after = self.datasets.find(str(before.id))
         now = after.state
         blocks = now.sequence_number - before.state.sequence_number
@@ -390,6 +396,6 @@ def _unreadable(datasets: Iterable[Found]) -> Iterator[Unreadable]:
 
 
 def _unread(dataset: Unreadable) -> PullProgress:
-    """Return the failed pull of a dataset that cannot be read."""
+    """Return the progress of the failed pull of a dataset that cannot be read."""
     text = "; ".join(text for text in (f"cannot be read: {dataset.why}", dataset.remedy) if text)
     return PullProgress(alias=dataset.entry.alias, state="failed", error=text)

@@ -1,7 +1,8 @@
-"""Queries that the installed engine refuses or answers differently, and upgrades of derivatives to its version.
+"""Finds queries that the installed engine refuses or answers differently, and upgrades derivatives to its version.
 
 An upgrade commits a SetTransform with the same query and the new version. As for every new query, the state is
-migrated (`transforms/engine_output.py`); or all records are derived again from the beginning, in new blocks.
+migrated (`transforms/engine_output.py`). With a restart all records are derived again from the beginning, in new
+blocks.
 """
 
 import threading
@@ -41,7 +42,7 @@ Question = tuple[Transform, ReadStep] | tuple[SetTransform, DatasetVocabulary, t
 
 
 class QueryProblems:
-    """Asks the engine about queries of datasets whose key is on this node: others are not computed here."""
+    """Asks the engine about the queries of owned datasets; copies are not computed on this node."""
 
     def __init__(self, datasets: Datasets, engine: Engine) -> None:
         self._datasets = datasets
@@ -52,7 +53,7 @@ class QueryProblems:
         self._guard = threading.Lock()
 
     def problem(self, handle: DatasetHandle) -> Stall | None:
-        """Return the problem of a dataset; None if it has none, or if the engine has not answered yet."""
+        """Return the problem with a dataset's query; None if there is none, or if the engine has not answered yet."""
         state = handle.state
         if not self._datasets.has_key(handle.id):
             return None
@@ -75,7 +76,7 @@ class QueryProblems:
         return None
 
     def _columns(self, handle: DatasetHandle) -> tuple[Columns, ...] | None:
-        """Return the columns of a derivative's inputs, on which the answer depends; None if one cannot be read."""
+        """Return the columns of a derivative's inputs, on which the answer depends; None if an input cannot be read."""
         try:
             inputs = [self._datasets.by_id(dataset) for dataset in handle.inputs()]
         except OdfError:  # a problem of that input
@@ -94,7 +95,7 @@ class QueryProblems:
         return None
 
     def _work(self) -> None:
-        """Ask the engine about one query at a time: an engine that starts has others to answer."""
+        """Ask the engine about one query at a time, because an engine that has just started has other requests."""
         while True:
             with self._guard:
                 if not self._waiting:
@@ -113,7 +114,7 @@ class QueryProblems:
                 self._ask_again(question)
 
     def _ask_again(self, question: Question) -> None:
-        """Let the next status ask: there was no answer."""
+        """Remove a question that was not answered, so that the next call of `problem` asks it again."""
         with self._guard:
             del self._errors[question]
 
@@ -135,22 +136,22 @@ _OTHER_QUERY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineUpgrade:
-    """The upgrade of a derivative, done or possible, or why it is refused."""
+    """The upgrade of a derivative that was done or is possible, or the reason why it is refused."""
 
     alias: str
     before: str
-    """The version that its transform names; empty if it names none."""
+    """The engine version that the transform names; empty if it names none."""
     after: str = ""
     changes: Strings = ()
-    """The kinds in which results can differ."""
+    """The kinds of differences that results can have."""
     outcome: str
-    """One of up-to-date, possible (if dry), upgraded, derived-again, refused."""
+    """One of up-to-date, possible (in a dry run), upgraded, derived-again and refused."""
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineUpgrader:
-    """Upgrades derivatives."""
+    """Upgrades derivatives to the installed engine."""
 
     datasets: Datasets
     creator: DatasetCreator
@@ -159,10 +160,11 @@ class EngineUpgrader:
     def upgrade(
         self, refs: Iterable[str], *, is_all: bool, is_restarted: bool, is_dry: bool
     ) -> Iterator[EngineUpgrade]:
-        """Upgrade the derivatives, inputs first, and yield what was done; if dry, what would be.
+        """Upgrade the derivatives, inputs first, and yield the result for each. In a dry run, only yield the results.
 
-        If restarted, the given ones are derived again from the beginning; of all, those whose results can differ. What
-        reads them is rolled back then. A dataset that is refused does not stop the others.
+        With `is_restarted` the given derivatives are derived again from the beginning; with `is_all`, only those whose
+        results can differ. Then derivatives that read them are rolled back. A dataset that is refused does not stop the
+        others.
         """
         for handle in self._select(refs, is_all=is_all):
             yield retry_on_conflict(
@@ -234,12 +236,12 @@ class EngineUpgrader:
             return
         restarted = self.rollback.restart(handle, event)
         readers = self.rollback.downstream((restarted,))
-        # Readers go first, so a worker may recompute one before its input is rolled back: repeat.
+        # Repeat: readers are rolled back before their inputs, so one may be recomputed before its input is rolled back.
         while [*self.rollback.roll_back(readers)]:
             pass
 
     def _refusal(self, error: InvalidQuery, handle: DatasetHandle) -> str:
-        """Return the reason why a query is refused, and the remedy, unless the engine has named it."""
+        """Return the reason why a query is refused, with a remedy, unless the engine's message already has one."""
         text = name_dataset(str(error), handle.alias)
         if "`odf engine upgrade" in text:
             return text

@@ -1,4 +1,4 @@
-"""Reads data: the last records, and ad-hoc SQL."""
+"""Reads the data of datasets: the last records, and results of ad-hoc SQL."""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class RecordReader:
     engine: Engine
 
     def tail(self, ref: str, records: int) -> pa.Table:
-        """Return the last records; without any, an empty table with the schema, if known."""
+        """Return the last records; if there are none, an empty table with the schema, as far as that is known."""
         handle = self.datasets.open_at(ref)
         table = self.slices.tail(handle, records)
         if table is not None:
@@ -70,7 +70,7 @@ class RecordReader:
 
 
 def ipc_chunks(table: pa.Table) -> Iterator[bytes]:
-    """Iterate over one Arrow IPC stream in pieces of at most 1 MiB."""
+    """Yield a table as one Arrow IPC stream, in chunks of at most 1 MiB."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=1 << 16)

@@ -1,6 +1,6 @@
-"""References next to a dataset's head, and chains of other nodes that are imported to them.
+"""References of a dataset in addition to its head, and the import of chains from other nodes.
 
-A chain is staged at a reference, inspected and verified; then the head follows.
+A chain can be staged at a reference, where it is inspected and verified before the head is moved to it.
 """
 
 from dataclasses import dataclass, replace
@@ -58,7 +58,7 @@ from odf_coordinator.storage import require_objects
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Importer:
-    """Admits stored blocks, all or none."""
+    """Imports chains whose blocks are already stored: admits all new blocks, or none."""
 
     datasets: Datasets
     keys: KeyStore
@@ -78,11 +78,12 @@ class Importer:
         may_define: bool = False,
         creation: str = "",
     ) -> Outcome:
-        """Move a reference to `new_head` atomically; a new dataset gets `alias`, and `creation` or a random one.
+        """Move a reference to `new_head` atomically. A new dataset gets the name `alias`.
 
-        The head only moves forward unless `is_forced`; then, and other references of an existing dataset always, it
-        moves to any block. Blocks that it leaves stay in the store. Unless it `may_define`, since its owner takes it
-        over, the chain of a dataset whose key is here brings only what `OWNED` in `chain/arrivals` allows.
+        The head moves only forward unless `is_forced`; other references may move to any block. Dropped blocks stay in
+        the store. The new blocks of an owned dataset may have only the events that `OWNED` in `chain/arrivals` allows,
+        unless `may_define` is True, because the owner takes over all definitions. `creation` identifies the creation of
+        a new dataset; empty: a random value.
         """
         try:
             if ref == HEAD:
@@ -111,7 +112,7 @@ class Importer:
         is_forced: bool,
         may_define: bool,
     ) -> Committed | Overtaken:
-        """Import into the dataset; `new` is what it becomes if it does not exist."""
+        """Import a chain into its dataset; `new` is the catalog entry of a dataset that does not exist yet."""
         entry = self.datasets.catalog.by_id(new.dataset_id)
         if entry is not None:
             return self._advance(entry, expected, new_head, is_forced=is_forced, may_define=may_define)
@@ -134,10 +135,10 @@ class Importer:
         is_new: bool = False,
         is_forced: bool = False,
     ) -> Committed | Overtaken:
-        """Move the head; a new dataset gets its name after that, which makes it exist."""
+        """Move the head. After that a new dataset gets its name, which makes it exist."""
         dataset = entry.dataset_id
         head = self.refs.head(dataset)
-        # The command was repeated, since the reply to the first one was lost.
+        # The command was repeated, because the reply to the first one was lost.
         if head == new_head:
             return Committed(state=self.datasets.states.at(dataset, head), already=True)
         if head != expected:
@@ -145,7 +146,7 @@ class Importer:
         # Blocks that both chains have were admitted before.
         base = self._common(dataset, expected, new_head) if is_forced and expected is not None else expected
         own = None
-        # With the key here, this node would run what the chain defines.
+        # The owner of a dataset executes what its chain defines, so definitions of other nodes are refused.
         if not may_define and self.keys.has(dataset):
             own = OwnWork.at_head(None if head is None else self._state(dataset, head))
         state = self._admit(dataset, base, new_head, own)
@@ -170,7 +171,7 @@ class Importer:
         return Committed(state=state)
 
     def _common(self, dataset: DatasetId, head: Multihash, block: Multihash) -> Multihash | None:
-        """Return the last block that the chains of both have, None if there is none."""
+        """Return the last common block of the chains of two blocks; None if they have none."""
         read = self.datasets.reader(dataset)
         return common_block(compare(read, head, read, block), head, block)
 
@@ -181,7 +182,10 @@ class Importer:
         new_head: Multihash,
         own: OwnWork | None = None,
     ) -> ChainState:
-        """Return the state at `new_head`, after checking its blocks: hashes, rules, objects, and what may arrive."""
+        """Check the blocks after `expected`, and return the state at `new_head`.
+
+        Hashes, chain rules, objects, and the rules for blocks of other nodes are checked.
+        """
         blobs, state = self.datasets.blobs, None
         arrival = Arrival(latest=self.committer.latest_time(), own=own)
         if expected is not None:
@@ -212,7 +216,7 @@ Expected = str  # the hash that a reference must have to be moved; empty: it mus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainComparison:
-    """The relation of a left chain to a right one, and their last common block."""
+    """The relation of a left chain to a right chain, and their last common block."""
 
     relation: Comparison
     common: Multihash | None
@@ -220,7 +224,7 @@ class ChainComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A reference of a dataset, and how it relates to the head; or the problem if one of them cannot be read."""
+    """A reference of a dataset and its relation to the head, or the problem if one of them cannot be read."""
 
     name: str
     block: Multihash | None
@@ -231,7 +235,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FastForward:
-    """A dataset whose head has followed a reference, and what this node took over with it, if it has the key."""
+    """The result of a fast-forward: the dataset, and the definitions that its owner took over with the new blocks."""
 
     handle: DatasetHandle
     changes: tuple[str, ...] = ()
@@ -239,7 +243,7 @@ class FastForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class References:
-    """Manages references; each is moved by compare-and-set."""
+    """Manages references of datasets; each is moved by compare-and-set."""
 
     datasets: Datasets
     refs: RefStore
@@ -248,7 +252,7 @@ class References:
     keys: KeyStore
 
     def all(self, ref: str) -> tuple[Reference, ...]:
-        """Return all references of a dataset by name, its head first, including unreadable ones."""
+        """Return all references of a dataset, the head first, then ordered by name; unreadable ones are included."""
         entry = self.datasets.entry(ref)
         names = [name for name in self.refs.names(entry.dataset_id) if name != HEAD]
         head: DatasetHandle | None = None
@@ -269,10 +273,10 @@ class References:
         return tuple(references)
 
     def set(self, ref: str, block: str, expected: Expected | None) -> Reference:
-        """Create or move a reference to a block, given by hash or by another reference; default: the head.
+        """Create a reference, or move it, to a block, which is given by its hash or by another reference.
 
-        The block's whole chain and objects are checked. Raises `HeadMoved` if the reference is not `expected`, or was
-        moved concurrently.
+        By default it is the head. The chain up to the block and its objects are checked. Raises `HeadMoved` if the
+        reference is not `expected`, or was moved concurrently.
         """
         text, name = self._split_branch(ref)
         head = self.datasets.find(text)
@@ -290,7 +294,7 @@ class References:
     def delete(self, ref: str, expected: Expected | None) -> None:
         """Remove a reference; its blocks stay. Raises `ReferenceUnknown`.
 
-        Without `expected` its content is not read, so it works for a damaged reference or chain.
+        Without `expected` the reference is not read, so a damaged one can be removed too.
         """
         text, name = self._split_branch(ref)
         entry = self.datasets.entry(text)
@@ -304,15 +308,14 @@ class References:
     def fast_forward(self, ref: str) -> FastForward:
         """Move the head forward to the reference, unless it is already at the reference or ahead of it.
 
-        The owner takes over what the blocks bring, so definitions and positions of sources may change.
-
-        Raises `Refused` if they have diverged.
+        The owner takes over all new blocks, so definitions and positions of sources may change. Raises `Refused` if the
+        chains have diverged.
         """
         text, name = self._split_branch(ref)
         return retry_on_conflict(lambda: self._fast_forward(self.datasets.find(text), name))
 
     def compare(self, left: str, right: str) -> ChainComparison:
-        """Compare the chains of two datasets, or of two references of one."""
+        """Compare the chains of two datasets, or of two references of one dataset."""
         return self._compare(self.datasets.open_at(left), self.datasets.open_at(right))
 
     def _fast_forward(self, head: DatasetHandle, name: str) -> FastForward:

@@ -23,9 +23,9 @@ class DatasetNames:
     claims: Claims
 
     def rename(self, ref: str, new_alias: str) -> DatasetHandle | Unreadable:
-        """Rename a dataset atomically; its push topics and readers do not change.
+        """Rename a dataset atomically. Its push topics and the datasets that read it do not change.
 
-        Repeating a rename does nothing; a dataset whose chain cannot be read can be renamed too.
+        A repeated rename does nothing. A dataset whose chain cannot be read can be renamed too.
         """
         alias = str(parse_alias(new_alias))
         catalog = self.datasets.catalog
@@ -54,7 +54,8 @@ class DatasetNames:
     def delete(self, ref: str, *, is_forced: bool = False) -> None:
         """Remove a dataset without readers, or even with them; its chain or name need not be readable.
 
-        It is gone once its name is free. Repeating a killed deletion finishes it.
+        Once its name is removed, the dataset does not exist any more. Repeating the command completes a deletion that
+        was killed.
         """
         try:
             entry = self.datasets.entry(ref)
@@ -80,7 +81,7 @@ class DatasetNames:
         log.info("dataset deleted", **removed.log_facts)
 
     def _entry_to_rename(self, ref: str, alias: str) -> CatalogEntry:
-        """Return the entry; even if a repeated rename finds it already under the new name."""
+        """Return the entry of the dataset to rename; in a repeated rename it already has the new name."""
         try:
             return self.datasets.entry(ref)
         except DatasetUnknown:
@@ -104,7 +105,7 @@ class DatasetNames:
         return is_finished
 
     def _free_unreadable(self, alias: str) -> None:
-        """Free a name whose dataset is unknown; the dataset's files stay."""
+        """Remove a name whose file cannot be read, so its dataset is unknown; the files of the dataset stay."""
         catalog = self.datasets.catalog
         with catalog.lock():
             if alias.lower() in {unquote(name) for name in catalog.unreadable()}:
@@ -112,7 +113,7 @@ class DatasetNames:
                 log.warning("unreadable name freed", freed=alias)
 
     def _free_second_name(self, entry: CatalogEntry) -> bool:
-        """Free this name if the dataset has another one, as left by a killed rename; return whether it did."""
+        """Remove this name if the dataset has another one, left by a killed rename; return whether it was removed."""
         catalog = self.datasets.catalog
         with catalog.lock():
             names = {

@@ -1,4 +1,4 @@
-"""Modifies the chains of datasets: resets, single metadata events, watermarks."""
+"""Changes the chains of datasets: resets, single metadata events, and watermarks of roots."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -53,16 +53,17 @@ _PATH: Final = "content.metadata[0]"  # of the only event in a snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetEditor:
-    """Modifies the chains of datasets."""
+    """Changes the chains of datasets on request of users."""
 
     datasets: Datasets
     committer: Committer
     creator: DatasetCreator
 
     def reset(self, ref: str, head: Multihash, *, is_forced: bool = False) -> DatasetHandle:
-        """Move a reference back to a block of its chain; refuse for the head if a derivative has read later blocks.
+        """Move a reference back to a block of its chain.
 
-        If forced, such derivatives are stalled until they are rolled back too.
+        Raises `Refused` if the reference is the head, and a derivative has read later blocks, unless `is_forced`. Then
+        such derivatives stall until they are rolled back too.
         """
         handle = self.datasets.open_at(ref)
         if head == handle.state.head:
@@ -91,7 +92,7 @@ class DatasetEditor:
         return retry_on_conflict(lambda: self._commit_event(self.datasets.open_at(ref), event))
 
     def set_watermark(self, ref: str, watermark: Timestamp) -> DatasetHandle:
-        """Raise the watermark of a root, unless it has that value."""
+        """Raise the watermark of a root, unless it already has this value."""
         return retry_on_conflict(lambda: self._set_watermark(self.datasets.find(ref), watermark))
 
     def _commit_event(self, handle: DatasetHandle, event: KnownEvent) -> DatasetHandle:
@@ -173,7 +174,7 @@ class DatasetEditor:
 
 
 def _require_unmigrated(head: Multihash, new: SetTransform, above: ExecuteTransform) -> None:
-    """Raise `InvalidInput` if the block after the query's is its migration: without it the query lacks its state."""
+    """Raise `InvalidInput` if the block after the new head is the migration of its query, which needs that state."""
     if is_migration(above, new):
         text = (
             f"{head} sets a query, and the next block is its migration: reset to the block after or before it"
@@ -182,7 +183,7 @@ def _require_unmigrated(head: Multihash, new: SetTransform, above: ExecuteTransf
 
 
 def _require_possible(event: KnownEvent, state: ChainState) -> None:
-    """Raise `InvalidInput` unless the event, and existing sources under a new vocabulary, can have records."""
+    """Raise `InvalidInput` if no record can fit the event, or an existing source with a new vocabulary."""
     if isinstance(event, SetVocab):
         require_possible(event, state.vocabulary)
         for source in sources_of(state):

@@ -1,4 +1,7 @@
-"""Rolls back derivatives whose inputs were reset, to the last consistent block, so that they can be recomputed."""
+"""Rolls back derivatives whose inputs were reset.
+
+The new head is the last block whose inputs still exist; the rest is recomputed.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -43,17 +46,17 @@ class DerivativeRollback:
         return tuple(inputs_first(affected))
 
     def roll_back(self, chosen: Iterable[DatasetHandle]) -> Iterator[DatasetHandle]:
-        """Roll back the owned derivatives that have diverged, and yield them, readers before their inputs.
+        """Roll back the owned derivatives that have diverged from their inputs, and yield each.
 
-        So no derivative ever sees an input roll back before itself. `chosen` has inputs first; if one is to be rolled
-        back, those after it are checked as if it had been. Raises `HeadMoved` if one received a commit in the
-        meantime, and `InvalidQuery` if a query that is set again cannot be migrated.
+        A derivative is rolled back before its inputs, so it is never ahead of an input. `chosen` has inputs first; a
+        derivative is checked as if its inputs had already been rolled back. Raises `HeadMoved` if another block was
+        committed in the meantime, and `InvalidQuery` if the state of a query that is set again cannot be migrated.
         """
         for derivative in reversed(self._find_rollbacks(chosen)):
             yield self._roll_back(derivative)
 
     def restart(self, handle: DatasetHandle, transform: SetTransform) -> DatasetHandle:
-        """Roll a derivative back to before its first transform, with this SetTransform for all that come."""
+        """Roll a derivative back to before its first transform, and set this query for all future transforms."""
         read = self.datasets.reader(handle.id)
         consistent = find_consistent_block(read, handle.state.head, lambda _, __: False)
         if consistent is None:  # nothing was derived

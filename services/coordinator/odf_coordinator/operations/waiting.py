@@ -1,4 +1,4 @@
-"""Waits of derivatives: for the first record of an input, or for the watermark of the input that is behind."""
+"""Explains for which input a derivative waits: for its first record, or for a later watermark."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from odf_coordinator.transforms.held_records import HeldRecords, held_records
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """A derivative's wait, and the command that ends it; `until` is the watermark that it needs, if known."""
+    """The reason why a derivative waits, and the remedy; `until` is the watermark that it needs, if known."""
 
     text: str
     remedy: str
@@ -24,7 +24,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Explains why derivatives without a problem give no records."""
+    """Explains why derivatives without a problem produce no records."""
 
     datasets: Datasets
     schemas: FirstSchemas
@@ -32,7 +32,7 @@ class Waiting:
     """Returns the latest system time that a block may have now."""
 
     def wait_of(self, handle: DatasetHandle) -> Wait | None:
-        """Return the wait of a derivative of this node; None if nothing is left to be read or emitted."""
+        """Return the wait of an owned derivative; None if it does not wait for an input."""
         if not handle.is_derivative or not self.datasets.has_key(handle.id):
             return None
         inputs = [self.datasets.by_id(dataset) for dataset in handle.inputs()]
@@ -79,7 +79,7 @@ class Waiting:
         )
 
     def _remedy_in_future(self, ahead: DatasetHandle, until: Timestamp | None) -> str:
-        """Return the remedy if records are held until a time that no input has yet; empty if `until` is none."""
+        """Return the remedy if records are held until a time in the future; empty otherwise."""
         if until is None or not is_in_future(until, self.latest_time()):
             return ""
         watermark = ahead.state.watermark
@@ -105,7 +105,7 @@ class Waiting:
         )
 
     def _input_behind(self, handle: DatasetHandle) -> DatasetHandle:
-        """Return the dataset from which one derives, and which holds it back, as far up as this node computes it."""
+        """Return the dataset that holds back a derivative: the end of the path of its slowest inputs upstream."""
         seen = set[DatasetId]()  # a chain of earlier times may be part of a cycle
         while handle.is_derivative and handle.id not in seen and self.datasets.has_key(handle.id):
             seen.add(handle.id)

@@ -1,8 +1,8 @@
-"""The objects that the engine has written, and the migration of a derivative's state from one query to the next.
+"""Checks and stores the engine's output, and migrates a derivative's state from one query to the next.
 
-A new query continues where the old one stopped: the migration's block directly follows that of the SetTransform, in the
-same commit, so no crash leaves a query with another query's state. The block reads nothing new from any input, which is
-how a replay recognizes it.
+A new query continues where the old one stopped. The block of the migration directly follows that of the SetTransform,
+in the same commit, so a crash never leaves a query with the state of another one. The block reads nothing from any
+input; this is how a replay recognizes it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ from odf_coordinator.storage import why_missing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOutput:
-    """The engine's output, checked and hashed, still in the scratch folder."""
+    """The engine's output after it was checked and hashed; its files are still in the scratch folder."""
 
     data: DataSlice | None
     checkpoint: Checkpoint | None
@@ -69,9 +69,9 @@ def store(blobs: BlobStore, dataset: DatasetId, written: EngineOutput, scratch: 
 
 
 def validate(state: ChainState, response: TransformResponseSuccess, scratch: Path) -> EngineOutput:
-    """Read back, check and hash the engine's output; raises `InvalidInput` if it violates the contract.
+    """Read, check and hash the engine's output; raises `InvalidInput` if it violates the contract of engines.
 
-    The engine does not know the dataset's stored types, so records with other types are rewritten.
+    The engine does not know the types that the dataset stores, so records with other types are rewritten.
     """
     data, checkpoint = scratch / "data", scratch / "checkpoint"
     if data.exists() and state.schema is not None:
@@ -128,7 +128,10 @@ def _checkpoint(file: Path) -> Checkpoint:
 
 
 def _new_schema(state: ChainState, file: Path) -> SetDataSchema | None:
-    """Return the event for a new or compatibly changed schema, else None; raises `InvalidInput` if incompatible."""
+    """Return the event for a new or changed schema; None if it is unchanged.
+
+    Raises `InvalidInput` if it is not compatible with the dataset's schema.
+    """
     schema = slice_schema(file)
     try:
         is_new = state.schema is None or check_evolution(schema_of_event(state.schema), schema)
@@ -151,10 +154,10 @@ class QueryMigrator:
     def with_migration(
         self, handle: DatasetHandle, events: Sequence[KnownEvent], system_time: Timestamp
     ) -> tuple[KnownEvent, ...]:
-        """Return the events, with those of a migration inserted if one is needed; its objects are stored.
+        """Return the events, with those of a migration inserted if it is needed. Objects of the migration are stored.
 
-        Raises `InvalidQuery` with the engine's message if the state cannot be migrated, and `DataDropped` if it was
-        dropped; then nothing is stored.
+        Raises `InvalidQuery` with the engine's message if the state cannot be migrated, and `DataDropped` if the state
+        was dropped; then nothing is stored.
         """
         new = next((event for event in events if isinstance(event, SetTransform)), None)
         old = handle.state.transform
@@ -181,7 +184,7 @@ class QueryMigrator:
         system_time: Timestamp,
         scratch: Path,
     ) -> tuple[tuple[SetDataSchema, ...], ExecuteTransform] | None:
-        """Return the new schema of the migration's records, if changed, and the migration's event."""
+        """Return the migration's event, and the event for its new schema if that differs; None if none is needed."""
         state = handle.state
         states = {progress.dataset_id: self._input(progress) for progress in state.input_progress}
         files = request_files(self.datasets.blobs, state, scratch)
@@ -206,7 +209,7 @@ class QueryMigrator:
     def _refusal(
         self, alias: str, states: Mapping[DatasetId, ChainState], error: InvalidQuery
     ) -> InvalidQuery:
-        """Return the reason why a derivative's state cannot be migrated, or the input that has to be pulled first."""
+        """Return the error for a state that cannot be migrated, or for an input that has to be pulled first."""
         for dataset, state in states.items():
             handle = self.datasets.by_id(dataset)
             if handle is not None and handle.state.schema != state.schema:

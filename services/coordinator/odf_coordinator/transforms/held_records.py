@@ -1,8 +1,8 @@
-"""Records that a derivative's checkpoint keeps for results that depend on the watermark, as counted by the engine.
+"""The number of records that a derivative's checkpoint holds until the watermark advances, as counted by the engine.
 
-The checkpoint is the engine's own, so the count is a file of this node, in the dataset's folder of indexes. It names
-the checkpoint it belongs to: after a reset, or for a copy, nothing is known. It is not synced to the disk, since it is
-written at each step and the next step writes it again: after a power failure it may be old or empty, which is unknown.
+Only the engine can read the checkpoint, so this node stores the count in a file, in the dataset's folder of indexes.
+The file names the checkpoint that it belongs to: after a reset, and for a copy, the count is unknown. The file is not
+synced to disk, because each step writes it again: after a power failure it may be lost, and the count is unknown too.
 """
 
 import json
@@ -25,7 +25,7 @@ FILE: Final = "held.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldRecords:
-    """The number of records in a checkpoint, the earliest watermark that releases one, and the steps that keep them."""
+    """The number of held records, the earliest watermark that releases one, and the query's steps that hold them."""
 
     records: int
     until: Timestamp | None
@@ -36,7 +36,7 @@ NONE_HELD: Final = HeldRecords(records=0, until=None)
 
 
 def record_held(blobs: BlobStore, state: ChainState, report: EngineProgress) -> None:
-    """Record what the last checkpoint of a chain keeps; a failure to write the file is logged."""
+    """Store the number of records that the last checkpoint of a chain holds. A failure to write is only logged."""
     file = _file(blobs, state)
     plain = {
         "checkpoint": _checkpoint_of(state),
@@ -57,7 +57,7 @@ def record_held(blobs: BlobStore, state: ChainState, report: EngineProgress) -> 
 
 
 def held_records(blobs: BlobStore, state: ChainState) -> HeldRecords:
-    """Return the records that the last checkpoint of a chain keeps, as far as this node has computed it."""
+    """Return the records that the last checkpoint of a chain holds; `NONE_HELD` if this node did not compute it."""
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         plain = json.loads(_file(blobs, state).read_text())
         if plain.get("checkpoint") == _checkpoint_of(state):

@@ -1,6 +1,6 @@
-"""Runs one transform step of a derivative: reads new input data, has the engine compute, and commits the result.
+"""Runs one transform step of a derivative: selects new input data, calls the engine, and commits the result.
 
-A step ends at the current heads of the inputs, so it covers everything since the last step, unless an input's schema or
+A step covers all blocks of the inputs since the last step, up to their current heads, unless an input's schema or
 vocabulary changes in between. The chain is the only state between steps; a repeated step produces the same records.
 """
 
@@ -58,7 +58,7 @@ LATE: Final = prometheus_client.Counter(
 
 
 def late_rows(blobs: BlobStore, dataset: DatasetId) -> int:
-    """Return the number of rows that were too late so far."""
+    """Return the number of rows that all transforms of a derivative have dropped because they were too late."""
     with suppress(ValueError):
         counted = int(blobs.note(dataset, NOTE) or 0)
         return counted if 0 <= counted < COUNT_END else 0
@@ -66,13 +66,13 @@ def late_rows(blobs: BlobStore, dataset: DatasetId) -> int:
 
 
 def forget_late(alias: str) -> None:
-    """Drop the counter of a deleted dataset."""
+    """Remove the metric of a deleted dataset."""
     with suppress(KeyError):
         LATE.remove(alias)
 
 
 def count_late(blobs: BlobStore, handle: DatasetHandle, more: int) -> None:
-    """Add the rows that a committed transform dropped; a failure to write the note is logged."""
+    """Add the late rows that a committed transform has dropped. A failure to write the note is only logged."""
     if more:
         LATE.labels(handle.alias).inc(more)
         try:
@@ -88,7 +88,7 @@ Clock = Callable[[], float]  # seconds
 
 
 class RunningTransform:
-    """One running transform."""
+    """A running transform, and the engine's last report on it."""
 
     def __init__(self, announce: Callable[[EngineProgress], None], clock: Clock) -> None:
         self.now = EngineProgress()
@@ -98,7 +98,7 @@ class RunningTransform:
         self._is_reported = False
 
     def note(self, now: EngineProgress) -> None:
-        """Record a report; it is forwarded once the transform has run for `REPORT_AFTER_SECONDS` seconds."""
+        """Record a report of the engine. It is announced if the transform has run for `REPORT_AFTER_SECONDS`."""
         self.now = now
         self._heard = self._clock()
         if self._heard - self._begun >= REPORT_AFTER_SECONDS:
@@ -112,11 +112,11 @@ class RunningTransform:
 
     @property
     def is_silent(self) -> bool:
-        """Return whether the engine has sent no report lately."""
+        """Return whether the engine has sent no report for `SILENCE_SECONDS`."""
         return self.silence >= SILENCE_SECONDS
 
     def end(self) -> None:
-        """Report the end, if progress was reported."""
+        """Announce the end of the transform, if its progress was announced."""
         if self._is_reported:
             self._announce(EngineProgress())
 
@@ -125,7 +125,7 @@ class RunningTransforms:
     """The running transforms of this process, by dataset."""
 
     def __init__(self, announce: Announce = lambda *_: None, clock: Clock = time.monotonic) -> None:
-        """No transform is running yet; `announce` is called with reports of longer ones."""
+        """Begin without transforms. `announce` is called with the progress of transforms that take longer."""
         self._announce = announce
         self._clock = clock
         self._guard = threading.Lock()
@@ -133,7 +133,7 @@ class RunningTransforms:
 
     @contextmanager
     def track(self, dataset: DatasetId) -> Iterator[RunningTransform]:
-        """Register a running transform while the block runs."""
+        """Register a running transform during the `with` block."""
         work = RunningTransform(partial(self._announce, dataset), self._clock)
         with self._guard:
             self._running[dataset] = work
@@ -145,18 +145,18 @@ class RunningTransforms:
             work.end()
 
     def progress_of(self, dataset: DatasetId) -> EngineProgress | None:
-        """Return the progress of a dataset's transform; None if none is running."""
+        """Return the progress of a dataset's transform; None if no transform of the dataset is running."""
         with self._guard:
             work = self._running.get(dataset)
             return None if work is None else work.now
 
     def has_silence(self) -> bool:
-        """Return whether the engine has sent no report lately on a running transform; then it runs no other either."""
+        """Return whether the engine is silent on any running transform. Then it cannot run other transforms either."""
         with self._guard:
             return any(work.is_silent for work in self._running.values())
 
     def silent_since(self, dataset: DatasetId) -> Timestamp | None:
-        """Return since when the engine has sent no report on a dataset's transform; None if it has lately."""
+        """Return the time since which the engine is silent on a dataset's transform; None if it is not silent."""
         with self._guard:
             work = self._running.get(dataset)
         if work is None or not work.is_silent:
@@ -170,33 +170,34 @@ class StepInputs:
 
     inputs: tuple[InputSlices, ...]
     sources: Mapping[DatasetId, DatasetHandle]
-    """Each input at the end of the step."""
+    """Each input, at the last block that the step reads."""
     is_whole: bool = True
-    """Whether no further step is needed."""
+    """Whether the step reaches the heads of all inputs, so that no further step is needed."""
 
     @property
     def steps(self) -> tuple[ExecuteTransformInput, ...]:
-        """Return the intervals, in SetTransform order."""
+        """Return the intervals of blocks that the step reads, one per input, in the order of the SetTransform."""
         return tuple(input_.step for input_ in self.inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformer:
-    """Runs steps."""
+    """Plans and runs the transform steps of derivatives."""
 
     datasets: Datasets
     committer: Committer
     engine: Engine
     blobs: BlobStore
     commit_first_schemas: Callable[[Iterable[DatasetHandle]], None]
-    """Commits the schemas of inputs without records, as far as their sources declare them."""
+    """Commits the schemas of inputs without records, if their sources declare them."""
     running: RunningTransforms = field(default_factory=RunningTransforms)
 
     @translating_os_errors
     def plan(self, handle: DatasetHandle) -> StepInputs | None:
         """Return the next step of a derivative; None if there is nothing to do.
 
-        Raises `DatasetUnknown` if an input is missing, `InputDiverged` if it no longer has the blocks that were read.
+        Raises `DatasetUnknown` if an input is missing, and `InputDiverged` if an input no longer has the blocks that
+        were read.
         """
         if handle.state.transform is None:
             return None
@@ -214,9 +215,9 @@ class Transformer:
         return StepInputs(inputs=inputs, sources=seen, is_whole=seen == sources)
 
     def cause(self, handle: DatasetHandle, plan: StepInputs) -> object:
-        """Return the identity of a query's conditions, apart from the records, under which it fails again.
+        """Return the transform and the schemas of its inputs.
 
-        The transform and input schemas.
+        While they stay the same, a query that has failed would fail again, whatever records are added.
         """
         return handle.state.transform, tuple(source.state.schema for source in plan.sources.values())
 
@@ -298,7 +299,7 @@ class Transformer:
         return response, work.now
 
     def _sources(self, handle: DatasetHandle) -> Mapping[DatasetId, DatasetHandle]:
-        """Return the inputs; once one of them has begun, the others get the schemas that their sources declare."""
+        """Return the inputs. If one has a schema or watermark, declared schemas of the others are committed first."""
         sources = {dataset: self._input(dataset) for dataset in handle.state.inputs}
         for dataset, source in sources.items():
             _require_still_defined(handle, source, handle.state.progress_of(dataset))
@@ -318,7 +319,7 @@ class Transformer:
     def _before(
         self, handle: DatasetHandle, plan: StepInputs, failing: Iterable[FailingRecord]
     ) -> StepInputs | None:
-        """Return the part of a plan before the blocks of these records; None if that is nothing, or all of it."""
+        """Return the part of a plan before the blocks of these records; None if it is empty, or the whole plan."""
         first = {record.dataset: record.first for record in failing}
         inputs = tuple(self._new_in(step, handle, first.get(step.dataset_id)) for step in plan.steps)
         before = replace(plan, inputs=inputs)
@@ -329,7 +330,7 @@ class Transformer:
     def _new_in(
         self, step: ExecuteTransformInput, handle: DatasetHandle, end: int | None = None
     ) -> InputSlices:
-        """Return the input's part of a step, up to before the block of the record at offset `end`."""
+        """Return the part of an input that a step reads; with `end`, only before the block of the record at it."""
         if step.new_block_hash is None:
             return input_of(step, ())
         read = self.datasets.reader(step.dataset_id)
@@ -364,12 +365,12 @@ class Transformer:
 
 
 def _has_offset(block: MetadataBlock, offset: int) -> bool:
-    """Return whether a block has the record at this offset, or a later one."""
+    """Return whether a block has the record at this offset or a later record."""
     data = block.event.new_data if isinstance(block.event, DataEvent) else None
     return data is not None and data.offset_interval.end >= offset
 
 
 def _require_still_defined(handle: DatasetHandle, source: DatasetHandle, done: InputProgress) -> None:
-    """Raise `InputDiverged` if an input was reset to before its first schema, which looks like a new dataset."""
+    """Raise `InputDiverged` if an input that was read has no schema any more: it was reset to before its first one."""
     if done.last_block is not None and source.state.schema is None:
         raise InputDiverged(dataset=handle.alias, input=source.alias, block=str(done.last_block))

@@ -1,10 +1,10 @@
-"""Runs transforms: a commit triggers those of downstream derivatives; at most one runs per derivative at a time.
+"""Runs transforms: a commit triggers those of downstream derivatives. At most one runs per derivative at a time.
 
-A run that waits for the engine does not block others: once it has stalled it no longer counts among the concurrent
-`SchedulerLimits.runs`, so a slow engine gets more and more concurrent requests, up to `runs_with_stalled`.
+A run that waits for the engine does not block others: once it has stalled, it no longer counts towards
+`SchedulerLimits.runs`, so a slow engine receives more concurrent requests, up to `runs_with_stalled`.
 
-A derivative is owned by the instance with its partition of the coordinator's commands. That only avoids wasted work: if
-two instances transform the same derivative, one fails at the compare-and-set and plans again.
+A derivative is owned by the instance to which its partition of the coordinator's commands is assigned. This only avoids
+wasted work: if two instances transform the same derivative, one fails at the compare-and-set and plans again.
 """
 
 import threading
@@ -38,7 +38,7 @@ from odf_coordinator.transforms.runner import RunningTransforms, StepInputs, Tra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result of a run: its error, if it failed."""
+    """The result of a run: the error, if the run failed."""
 
     error: OdfError | None = None
 
@@ -75,24 +75,24 @@ class ReaderGraph:
 
 @dataclass(slots=True)
 class _Job:
-    """A derivative; tickets are increasing numbers, so a result answers all earlier ones."""
+    """The runs of a derivative. Each request gets a ticket; a result answers all tickets up to its own."""
 
     is_running: bool = False
     is_forced: bool = False
-    """Whether a user requested the next run: it ignores pauses and known problems."""
+    """Whether a user has requested the next run, which then ignores pauses and known problems."""
     pauses: int = 0
-    """Consecutive runs that have to be repeated."""
+    """Number of consecutive runs that have to be repeated."""
     requested: int = 0
-    """Last ticket given."""
+    """Number of the last ticket."""
     covered: int = 0
-    """Last ticket covered by the running or last run."""
+    """Number of the last ticket that the current or last run answers."""
     answered: int = 0
-    """Last ticket with a result."""
+    """Number of the last ticket that has a result."""
     result: Result = field(default_factory=Result)
 
 
 class WorkQueue:
-    """Derivatives waiting to run, first come first served, each at most once at a time."""
+    """A queue of derivatives to run, in the order of requests. Each derivative has at most one run at a time."""
 
     def __init__(self) -> None:
         # A job that is not running is in one of the two others, or idle.
@@ -105,7 +105,7 @@ class WorkQueue:
         return len(self._jobs)
 
     def enqueue(self, dataset: DatasetId, *, is_forced: bool = False) -> int:
-        """Enqueue a derivative and return a ticket. Forced: at once, and despite a known problem."""
+        """Enqueue a derivative and return a ticket. A forced run ignores pauses and known problems."""
         job = self._jobs.setdefault(dataset, _Job())
         job.requested += 1
         job.is_forced |= is_forced
@@ -114,7 +114,7 @@ class WorkQueue:
         return job.requested
 
     def pop(self, now: float) -> tuple[DatasetId, bool] | None:
-        """Begin the next due run; return its derivative, and whether it is forced, or None if no run is due."""
+        """Begin the next run that is due. Return its derivative and whether it is forced; None if no run is due."""
         for dataset in [dataset for dataset, until in self._paused_until.items() if until <= now]:
             self._make_ready(dataset)
         if not self._ready:
@@ -127,7 +127,10 @@ class WorkQueue:
         return dataset, is_forced
 
     def finish(self, dataset: DatasetId, result: Result | None, *, again_at: float | None = None) -> None:
-        """End a run; another follows at `again_at`. Without a result, its tickets stay open until then."""
+        """End a run with its result. With `again_at`, it is repeated at that time.
+
+        Without a result, its tickets are answered by the repeated run.
+        """
         job = self._jobs.get(dataset)
         if job is None or not job.is_running:  # the dataset was removed in the meantime
             return
@@ -146,28 +149,28 @@ class WorkQueue:
         return 0 if job is None else job.pauses
 
     def result(self, dataset: DatasetId, ticket: int) -> Result | None:
-        """Return the result for a ticket; None while its run has not ended; an empty one for a removed dataset."""
+        """Return the result for a ticket; None until its run has ended. A deleted dataset has an empty result."""
         job = self._jobs.get(dataset)
         if job is None:
             return Result()
         return job.result if job.answered >= ticket else None
 
     def waiting(self) -> int:
-        """Return the number of queued and running derivatives, without paused ones."""
+        """Return the number of queued and running derivatives; paused ones are not counted."""
         return len(self._ready) + sum(job.is_running for job in self._jobs.values())
 
     def next_due(self) -> float | None:
-        """Return when the next run is due; None if nothing is waiting."""
+        """Return the time at which the next run is due; None if no run is planned."""
         return 0.0 if self._ready else min(self._paused_until.values(), default=None)
 
     def forget(self, dataset: DatasetId) -> None:
-        """Drop a removed dataset."""
+        """Drop a deleted dataset."""
         self._jobs.pop(dataset, None)
         self._ready.pop(dataset, None)
         self._paused_until.pop(dataset, None)
 
     def drop_idle(self, dataset: DatasetId) -> None:
-        """Drop a removed dataset, unless it was added again and enqueued."""
+        """Drop a deleted dataset, unless it was created again and enqueued."""
         job = self._jobs.get(dataset)
         if job and not (job.is_running or dataset in self._ready or dataset in self._paused_until):
             del self._jobs[dataset]
@@ -185,20 +188,20 @@ MEMORY_ADVICE: Final = "it is retried, since other queries may have filled the m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerLimits:
-    """Limits on the number of transforms at a time, and pauses before repeats."""
+    """Limits on the number of concurrent transforms, and pauses before retries."""
 
     runs: int = 2
-    """Concurrent runs, not counting stalled ones."""
+    """Maximum number of concurrent runs, without stalled ones."""
     runs_with_stalled: int = 64
-    """Concurrent runs in total."""
+    """Maximum number of concurrent runs, including stalled ones."""
     idle_seconds: float = 0.5
     stall_check_seconds: float = 0.1
-    """Between checks whether a run has stalled."""
+    """Interval between checks whether a run has stalled."""
     unavailable_backoff: Backoff = field(default=Backoff(first=0.2, most=5.0))
-    """After a run that an unavailable dependency prevented."""
+    """Pauses after a run for which a dependency was unavailable."""
     failed_backoff: Backoff = field(default=Backoff(first=0.2, most=15.0))
     memory_backoff: Backoff = field(default=Backoff(first=5.0, most=600.0))
-    """After a run that lacked memory."""
+    """Pauses after a run that failed for lack of memory."""
 
 
 class Scheduler:
@@ -213,7 +216,7 @@ class Scheduler:
         now: Callable[[], float] = time.monotonic,
         limits: SchedulerLimits = SchedulerLimits(),
     ) -> None:
-        """Run `transformer` on derivatives for which `is_assigned` is True, and on requested ones."""
+        """Run `transformer` on derivatives for which `is_assigned` returns True, and on requested ones."""
         self._limits = limits
         self._datasets = datasets
         self._transformer = transformer
@@ -256,7 +259,7 @@ class Scheduler:
             self.on_committed(handle.state)
 
     def on_removed(self, dataset: DatasetId) -> None:
-        """Forget a dataset."""
+        """Drop all state of a deleted dataset."""
         with self._changed:
             self._stalls.clear(dataset)
             self._readers.forget(dataset)
@@ -265,7 +268,7 @@ class Scheduler:
             self._changed.notify_all()
 
     def request(self, dataset: DatasetId) -> int:
-        """Run a derivative now, regardless of its owner and known problem; return a ticket."""
+        """Request a run of a derivative now, whichever instance owns it, despite a known problem; return a ticket."""
         with self._changed:
             ticket = self._queue.enqueue(dataset, is_forced=True)
             self._changed.notify_all()
@@ -297,7 +300,7 @@ class Scheduler:
         return self._transformer.running
 
     def run(self, stop: threading.Event) -> None:
-        """Run transforms until stopped; running ones are finished."""
+        """Run transforms until `stop` is set. Running transforms are completed."""
         # Threads for stalled runs too: of those that make progress, `_begin` lets only `limits.runs` run.
         with SteadyThreadPool(self._limits.runs_with_stalled, "transform") as pool:
             while not stop.is_set():
@@ -316,7 +319,10 @@ class Scheduler:
         return True
 
     def _begin(self) -> tuple[int, DatasetId, bool] | None:
-        """Begin the next due run if there is room: return its number, derivative, and whether it is forced."""
+        """Begin the next run that is due, if the limits allow it.
+
+        Return its number, its derivative, and whether it is forced; None otherwise.
+        """
         with self._changed:
             due = self._queue.pop(self._now()) if self._slots.room() > 0 else None
             return None if due is None else (self._slots.begin(), *due)
@@ -347,7 +353,7 @@ class Scheduler:
                 self._changed.wait(wait)
 
     def _run(self, number: int, dataset: DatasetId, is_forced: bool) -> None:  # noqa: FBT001 - a queued run
-        """Run what `_begin` returned, and record how it ended."""
+        """Run the transform that `_begin` returned, and record the result."""
         self._threads[dataset] = threading.get_ident()
         try:
             self._transform(dataset, is_forced=is_forced)
@@ -384,7 +390,7 @@ class Scheduler:
                 return
 
     def _plan(self, handle: DatasetHandle, *, is_forced: bool) -> StepInputs | None:
-        """Return the next step; a chain known to have diverged from an input is not compared again unless forced."""
+        """Return the next step. If a derivative is known to have diverged, inputs are compared again only if forced."""
         if not is_forced:
             self._require_change(handle, handle.state.head)
         try:
@@ -411,7 +417,7 @@ class Scheduler:
             logger.debug("transform step ends")
 
     def _require_change(self, handle: DatasetHandle, cause: object) -> None:
-        """Raise `_StillBroken` if the transform has failed, and the cause is still the same."""
+        """Raise `_StillBroken` if the transform has failed and the cause has not changed."""
         stall = self._stalls.get(handle.id, Activity.TRANSFORM)
         if stall is not None and stall.cause == cause:
             raise _StillBroken(text=stall.reason, remedy=stall.remedy)
@@ -430,7 +436,7 @@ class Scheduler:
             self._queue.finish(dataset, result, again_at=self._now() + pause)
 
     def _fail(self, dataset: DatasetId, error: OdfError) -> None:
-        """Record the failure; user errors wait for a change, others are retried with backoff."""
+        """Record a failure. Errors of the user are retried after a change, others with a backoff."""
         with self._changed:
             self._stalls.clear(dataset, Activity.DEPENDENCY)  # the engine has answered
             again_at = None

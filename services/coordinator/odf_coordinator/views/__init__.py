@@ -1,1 +1,1 @@
-"""Read-side views over HTTP (Faust): heads, watermarks, lag and throughput, folded from notifications."""
+"""Read-only views over HTTP (Faust): heads, watermarks, lag and throughput, computed from notifications."""

@@ -1,10 +1,10 @@
-"""Read-side views, `python -m odf_coordinator.views`: heads, watermarks, lag and throughput over HTTP.
+"""Read-only views, `python -m odf_coordinator.views`: heads, watermarks, lag and throughput over HTTP.
 
-A separate Faust worker, never in the commit path. It keeps no tables: it reads the chains when its partitions are
-assigned and follows notifications from then on, so there is nothing to recover.
+They run in a separate Faust worker, which takes no part in commits. It has no stored tables: it reads the chains when
+its partitions are assigned and follows notifications from then on, so nothing has to be recovered.
 
-It shows all datasets and knows no accounts. So it serves programs on its own machine only, as gRPC without TLS does,
-unless `ODF_LISTEN_UNPROTECTED` says that only trusted programs reach it.
+The views show all datasets, without access control. So they serve only programs on the same machine, as gRPC without
+TLS does, unless `ODF_LISTEN_UNPROTECTED` states that only trusted programs can connect.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ def read_heads(table: DatasetTable, datasets: Datasets) -> None:
 
 
 def make_app(settings: Settings, table: DatasetTable, datasets: Datasets) -> faust.App:
-    """Return the worker: one agent on the notifications, two pages."""
+    """Return the Faust worker: one agent for notifications, and two pages."""
     address = settings.required("views_http")
     require_protected(settings, "ODF_VIEWS_HTTP", address)
     host, _, port = address.rpartition(":")
@@ -107,7 +107,7 @@ def make_app(settings: Settings, table: DatasetTable, datasets: Datasets) -> fau
 
 @web.middleware
 async def local_only(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse requests that are not, or may not be, from a program of the node's user on this machine."""
+    """Refuse a request unless it certainly comes from a program of the node's user on this machine."""
     transport = request.transport
     peer = transport.get_extra_info("peername") if transport is not None else None
     why = why_not_local(
@@ -157,7 +157,7 @@ def _serve(app: faust.App, table: DatasetTable) -> None:
 
 
 async def reachable(broker: str) -> None:
-    """Return when a broker is listening; Faust would give up at the first refused connection."""
+    """Wait until a broker is listening, because Faust gives up at the first refused connection."""
     host, _, port = broker.rpartition(":")
     while True:
         try:
@@ -171,7 +171,7 @@ async def reachable(broker: str) -> None:
 
 
 async def run(app: faust.App, settings: Settings) -> None:
-    """Run until SIGTERM or SIGINT, which exits at once: there is nothing to save."""
+    """Run until SIGTERM or SIGINT. The process exits at once then, because it has nothing to save."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, os._exit, 0)

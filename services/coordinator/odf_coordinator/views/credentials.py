@@ -1,4 +1,4 @@
-"""Credentials of the views' Faust worker: the same cluster as librdkafka's clients, in Faust's terms."""
+"""Credentials of the views' Faust worker: the settings of the Kafka cluster, converted to Faust's types."""
 
 import time
 from typing import Final
@@ -35,7 +35,7 @@ class ClientCredentialsGrant(AbstractTokenProvider):
     """Tokens of an OAuth 2.0 token endpoint (RFC 6749, 4.4), renewed before they expire."""
 
     def __init__(self, sasl: Sasl) -> None:
-        """Ask for no token yet."""
+        """Begin without a token; the first one is requested when it is needed."""
         self._sasl = sasl
         self._token = ""
         self._renew_at = 0.0

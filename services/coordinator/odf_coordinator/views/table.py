@@ -1,4 +1,4 @@
-"""The content of the views: one row per dataset, folded from notifications. Pure; the time is a parameter."""
+"""The content of the views: one row per dataset, computed from notifications. Pure; the time is a parameter."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -15,9 +15,10 @@ WINDOW_SECONDS: Final = 60.0  # seconds over which throughput is counted
 
 
 class Row(TypedDict):
-    """A dataset as JSON; `lag` counts messages waiting in its sources, `rejected` those in the dead letters.
+    """A dataset as JSON.
 
-    `stage` is the engine's current stage for a derivative, with `rows` of `total` done.
+    `lag` is the number of messages that wait in its sources, `rejected` that of rejected messages that await a
+    decision. `stage` is the engine's current stage for a derivative, of which `rows` of `total` rows are done.
     """
 
     dataset_id: str
@@ -47,13 +48,13 @@ class _Dataset:
     growth: deque[tuple[float, int]] = field(default_factory=deque)  # (time, added records)
 
     def forget_growth(self, now: float) -> None:
-        """Drop what was added before the window."""
+        """Drop the records that were added before the time window for throughput."""
         while self.growth and self.growth[0][0] <= now - WINDOW_SECONDS:
             self.growth.popleft()
 
 
 class DatasetTable:
-    """Heads, watermarks, lag and throughput."""
+    """The heads, watermarks, lag and throughput of all datasets."""
 
     def __init__(self) -> None:
         self._datasets: dict[str, _Dataset] = {}
@@ -78,7 +79,7 @@ class DatasetTable:
                 pass
 
     def apply_head(self, dataset_id: str, body: bus.Committed, now: float | None) -> None:
-        """Apply a head; without `now` it is history and does not count as throughput."""
+        """Apply a new head. Without `now`, its records do not count as throughput, because their time is unknown."""
         dataset = self._datasets.setdefault(dataset_id, _Dataset())
         last = body.last_offset if body.HasField("last_offset") else None
         grown = record_count(last) - record_count(dataset.last_offset)
@@ -97,7 +98,7 @@ class DatasetTable:
         self._datasets.setdefault(dataset_id, _Dataset()).rejects = rejects
 
     def rows(self, now: float) -> Iterator[Row]:
-        """Iterate over the datasets by name, throughput as of `now`."""
+        """Yield the datasets, ordered by name, with the throughput as of `now`."""
         for dataset_id, dataset in sorted(self._datasets.items(), key=lambda item: item[1].alias.lower()):
             if not dataset.head:
                 continue

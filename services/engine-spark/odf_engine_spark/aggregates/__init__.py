@@ -1,1 +1,1 @@
-"""Aggregate functions as accumulators with Spark's semantics; some can also retract values."""
+"""Aggregate functions as accumulators, with the semantics of Spark; some can also remove values."""

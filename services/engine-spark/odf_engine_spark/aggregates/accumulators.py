@@ -1,8 +1,8 @@
-"""What aggregates fold values into, one by one, with Spark's semantics (ANSI); callers skip nulls.
+"""Accumulators of sums and counts: they add values one by one, with Spark's semantics (ANSI). Callers skip nulls.
 
-Accumulators that only add give Spark's bits, with floats rounded after each value. Those that also retract are exact:
-after a retraction a total is the correctly rounded total of the remaining values, and a minimum is one of them. A state
-is read from storage that other programs can write to: `load…` raises `ValueError` if it is inconsistent.
+Accumulators that can only add give the same bits as Spark, with floats rounded after each value. Those that can also
+remove values are exact: after a retraction, a total is the correctly rounded total of the remaining values. A state is
+read from storage that other programs can write to, so `load_exact` raises `ValueError` if it is inconsistent.
 """
 
 import math
@@ -20,23 +20,23 @@ _EXACT_SUM_BYTES: Final = 320  # more than the sum of 2**63 doubles needs
 
 
 class Accumulator(Protocol[V_contra]):
-    """Folds values in the order of arrival."""
+    """Aggregates values in the order of their arrival."""
 
     def add(self, value: V_contra) -> None:
-        """Fold a value in; raises `InvalidQuery` on overflow."""
+        """Add a value; raises `InvalidQuery` on overflow."""
 
     def value(self) -> Plain:
         """Return the aggregate of the values so far."""
 
     def state(self) -> tuple[object, ...]:
-        """Return everything needed to continue."""
+        """Return the state from which an equal accumulator can be created."""
 
 
 class Retractable(Accumulator[V_contra], Protocol[V_contra]):
     """An accumulator that can also remove values."""
 
     def take(self, value: V_contra) -> bool:
-        """Remove a value; return False if it was never added, as far as that is known."""
+        """Remove a value; returns False if the state shows that the value was never added."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Count:
 
 @dataclass(slots=True)
 class Whole:
-    """The exact total of integers, or of unscaled decimals; null without values."""
+    """The exact total of integers or of unscaled decimals, or a function of it; null without values."""
 
     finish: Callable[[int, int], int]  # from total and count to the result
     limit: int  # the total is less, and not less than -limit
@@ -99,7 +99,7 @@ class Whole:
 
 @dataclass(slots=True)
 class DoubleSum:
-    """The total of doubles, rounded after each addition; null without values."""
+    """The total of doubles, rounded after each addition, or a function of it; null without values."""
 
     finish: Callable[[float, int], float]
     count: int = 0
@@ -121,7 +121,7 @@ class DoubleSum:
 
 @dataclass(slots=True)
 class Exact:
-    """The total of doubles: as `DoubleSum` until the first removal, from then on exact and correctly rounded."""
+    """The total of doubles: the same as `DoubleSum` until the first removal, and then exact and correctly rounded."""
 
     finish: Callable[[float, int], float]
     inexact: DoubleSum = field(init=False)
@@ -182,7 +182,7 @@ class Exact:
 
 
 def load_exact(finish: Callable[[float, int], float], *state: object) -> Exact:
-    """Return the inverse of `Exact.state`, an empty accumulator without a state."""
+    """Return the accumulator with a state of `Exact.state`, or an empty one; raises `ValueError`."""
     accumulator = Exact(finish)
     if state:
         count, total, exact, *specials, is_exact = state
@@ -199,7 +199,7 @@ def load_exact(finish: Callable[[float, int], float], *state: object) -> Exact:
 
 
 def overflow(name: str) -> InvalidQuery:
-    """Return the error for a total that does not fit its type."""
+    """Return the error for a total that exceeds its type."""
     return InvalidQuery(
         text=f"[ARITHMETIC_OVERFLOW] a total exceeds {name}: CAST the argument to a wider type"
     )
@@ -214,7 +214,7 @@ def _finish_total(finish: Callable[[float, int], float], total: float, count: in
 
 
 def _pack_integer(exact: int) -> bytes:
-    """Return an integer as the number of its trailing zero bits (two bytes) and the rest; empty for 0."""
+    """Return an integer as its number of trailing zero bits (two bytes) and the remaining bits; empty for 0."""
     if not exact:
         return b""
     zeros = (exact & -exact).bit_length() - 1
@@ -236,6 +236,6 @@ def _ints(values: Sequence[object]) -> list[int]:
 
 
 def check(holds: bool) -> None:  # noqa: FBT001 — the only thing to say
-    """Raise `ValueError` unless a claim about a state holds."""
+    """Raise `ValueError` unless a condition on a state holds."""
     if not holds:
         raise ValueError("the state of an aggregate is inconsistent")

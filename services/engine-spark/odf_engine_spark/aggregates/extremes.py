@@ -1,4 +1,4 @@
-"""Minimum and maximum, of values that are only added (`Extreme`) or also removed (`Values`)."""
+"""Minimum and maximum of values that are only added (`Extreme`), or also removed (`Values`)."""
 
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ _INSERT_RATIO: Final = 32
 
 @dataclass(slots=True)
 class Extreme:
-    """The minimum or maximum; of equal values the first."""
+    """The minimum or maximum of the added values; of equal values, the first one."""
 
     is_better: Callable[[Plain, Plain], bool]
     best: Plain = None
@@ -34,10 +34,10 @@ class Extreme:
 
 @dataclass(slots=True)
 class Values:
-    """The minimum or maximum, together with all other values, so that any of them can be removed.
+    """The minimum or maximum, and all other values, so that any value can be removed.
 
-    As long as nothing is removed, added values are only noted: so a request costs time for its own records only. Notes
-    are counted when they outnumber the values; when that happens depends on the sequence of values alone.
+    As long as nothing is removed, added values are only collected in `notes`, so that the cost of a request depends on
+    its own records. Notes are counted when they outnumber the values, which depends only on the sequence of values.
     """
 
     is_max: bool
@@ -68,7 +68,7 @@ class Values:
         return count > 0
 
     def _count_values(self) -> dict[Plain, int]:
-        """Return how often each value occurs, and clear the notes."""
+        """Count the notes, clear them, and return the number of occurrences of each value."""
         is_first, counts = self.counts is None, self.counts
         if counts is None:
             self.ordered = list(self.values.plain())
@@ -107,7 +107,7 @@ class Values:
 
 
 def load_values(is_max: bool, *state: object) -> Values:  # noqa: FBT001 - bound by kind
-    """Return the inverse of `Values.state`, an empty accumulator without a state."""
+    """Return the accumulator with a state of `Values.state`, or an empty one; raises `ValueError`."""
     if not state:
         return Values(is_max)
     best, *runs = state

@@ -1,7 +1,7 @@
-"""The accumulator of each SQL aggregate: what it reads, and how its state is stored.
+"""The accumulator of each SQL aggregate, with the conversion of its arguments and the columns of its state.
 
-Types are Spark's: the sum of integers is BIGINT, of floats DOUBLE, of DECIMAL(p, s) a decimal with ten more digits; an
-average is a DOUBLE, of decimals a DECIMAL, rounded half up.
+Result types are Spark's: the sum of integers is BIGINT, of floats DOUBLE, and of DECIMAL(p, s) a decimal with ten more
+digits. An average is a DOUBLE, and of decimals a DECIMAL, rounded half up.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ _GUARD: Final = 39  # decimal places of a quotient of decimals, before it is rou
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """An aggregate function; `type` is that of its result."""
+    """An aggregate function and the type of its result."""
 
     kind: Literal["count", "sum", "min", "max", "avg"]
     type: pa.DataType
@@ -42,7 +42,7 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A column of an aggregate's state."""
+    """One column of an aggregate's state, and the functions that read and write it."""
 
     type: pa.DataType
     read: Callable[[pa.ChunkedArray], list[Any]]
@@ -52,7 +52,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Fold(Generic[A_co]):
-    """How an aggregate over an argument is computed: `make` creates an accumulator, from a state if it is given one."""
+    """The implementation of an aggregate for an argument type.
+
+    `read` converts arguments, and `write` converts results. `make` creates an accumulator, from a state if one is
+    given.
+    """
 
     parts: tuple[Part, ...]
     read: Callable[[pa.ChunkedArray], list[Plain]]
@@ -61,7 +65,7 @@ class Fold(Generic[A_co]):
 
 
 def running_fold(aggregate: Aggregate, argument: pa.DataType) -> Fold[Accumulator[Any]]:
-    """Return the fold of an aggregate over records that are only added; raises `InvalidQuery` if unsupported."""
+    """Return the implementation for records that are only added; raises `InvalidQuery` for unsupported types."""
     if aggregate.kind in ("min", "max"):
         better: Callable[[Any, Any], bool] = lt if aggregate.kind == "min" else gt
         if kind.is_floating(argument):
@@ -78,7 +82,7 @@ def running_fold(aggregate: Aggregate, argument: pa.DataType) -> Fold[Accumulato
 
 
 def changing_fold(aggregate: Aggregate, argument: pa.DataType) -> Fold[Retractable[Any]]:
-    """Return the fold of an aggregate over records that are also retracted; raises `InvalidQuery` if unsupported."""
+    """Return the implementation for records that may be retracted; raises `InvalidQuery` for unsupported types."""
     parts: tuple[Part, ...]
     if aggregate.kind in ("min", "max"):
         values = _list(argument)

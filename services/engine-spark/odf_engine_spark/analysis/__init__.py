@@ -1,1 +1,1 @@
-"""What an analysed plan means: time, completeness, retention, joins, windows; and what SQL may do. Runs nothing."""
+"""Analysis of plans: event time, completeness, retention, joins, windows, and the limits of SQL. Runs no queries."""

@@ -1,4 +1,4 @@
-"""What single columns of a plan mean: which are times, which are system columns, and what is computed from them."""
+"""Analysis of single columns: which are times, which are system columns, and what depends on them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from odf_engine_spark.spark.tree import Tree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputColumns:
-    """The columns of an input with a meaning to the engine, by name."""
+    """The columns of an input that the engine treats specially, by name."""
 
     event_time: str
     system: frozenset[str]
@@ -31,7 +31,7 @@ class InputColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOf:
-    """A table of a temporal join: `FOR SYSTEM_TIME AS OF t.event_time`."""
+    """The right side of a temporal join: `FOR SYSTEM_TIME AS OF t.event_time`."""
 
     table: str
     time: str
@@ -40,7 +40,7 @@ class AsOf:
 
 
 def output(node: Tree) -> tuple[tuple[str, int], ...]:
-    """Return the names and ids of a plan's columns."""
+    """Return the names and expression ids of a plan's output columns."""
     match node.kind:
         case "Project":
             columns = node.part("projectList")
@@ -62,7 +62,7 @@ def output(node: Tree) -> tuple[tuple[str, int], ...]:
 
 
 def check_system_columns(flow: Flow) -> Flow:
-    """Return the flow; raises `InvalidQuery` if it processes single records and computes with system columns."""
+    """Return the flow; raises `InvalidQuery` if results that are emitted per record depend on system columns."""
     if flow.misused and not flow.waits:
         raise InvalidQuery(
             text=f"column {min(flow.misused)} cannot be used in computations: a retraction would not repeat the record"
@@ -71,17 +71,17 @@ def check_system_columns(flow: Flow) -> Flow:
 
 
 def reference(name: str, column: int) -> Tree:
-    """Return a column as an expression."""
+    """Return an expression that refers to a column."""
     return Tree("AttributeReference", (), {"exprId": {"id": column}, "name": name})
 
 
 def end_time_of(time: Time | Frame | None) -> Time | None:
-    """Return when a column's value is complete: at a window's end, or at the time itself."""
+    """Return the time of a column's values; for a column of windows, the time of their ends."""
     return time.end_time if isinstance(time, Frame) else time
 
 
 def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Times:
-    """Return the known times of rows that are complete with the last row of their group."""
+    """Return the known times of grouped rows, each of which is complete with the last row of its group."""
     key_time = end_time_of(known_of(key, flow.times))
     assert key_time is not None
     slack = key_time.span.upper - key_time.span.lower
@@ -106,7 +106,7 @@ def after_group(columns: Sequence[Tree], flow: Flow, key: Tree) -> Times:
 
 
 def session_of(keys: Sequence[Tree], below: Tree) -> tuple[int, int] | None:
-    """Return the position of the key that is a session window, and its gap in microseconds."""
+    """Return the position of the session window among the keys, and its gap in microseconds; None if there is none."""
     for position, key in enumerate(keys):
         if key.kind != "AttributeReference":
             continue
@@ -117,7 +117,7 @@ def session_of(keys: Sequence[Tree], below: Tree) -> tuple[int, int] | None:
 
 
 def is_of_event_time(session: int, below: Tree, times: Times) -> bool:
-    """Return whether a session window is computed from an input's unchanged event time."""
+    """Return whether a session window is over the unchanged event time of an input."""
     alias = next(node for node in below.walk() if node.kind == "Alias" and node.id == session)
     columns = [part.children[0] for part in alias.walk() if part.kind == "PreciseTimestampConversion"]
     known_times = [time_of(column, times) for column in columns]
@@ -125,14 +125,14 @@ def is_of_event_time(session: int, below: Tree, times: Times) -> bool:
 
 
 def session_edge(value: Tree, session: int) -> int | None:
-    """Return which edge of a session window an expression is: 0 for its start, 1 for its end, else None."""
+    """Return 0 if an expression is the start of a session window, 1 if it is the end, else None."""
     if value.kind != "GetStructField" or value.children[0].kind != "AttributeReference":
         return None
     return int(value.fields["ordinal"]) if value.children[0].id == session else None
 
 
 def column_of_time(tree: Tree, flow: Flow, name: str) -> int:
-    """Return the column that a temporal join uses as time; raises `InvalidQuery` unless it is a time column."""
+    """Return the column whose time a temporal join looks up; raises `InvalidQuery` unless it is a time column."""
     *qualifier, last = (part.strip("`").lower() for part in name.split("."))
     columns = {column for other, column in output(tree) if other.lower() == last}
     if qualifier:
@@ -161,7 +161,7 @@ def version_time(tree: Tree, flow: Flow) -> int:
 
 
 def add_projected_column(column: Tree, flow: Flow) -> Flow:
-    """Return the flow with what is known of a column that a projection computes."""
+    """Return the flow extended by what is known of a column that a projection computes."""
     value = column.children[0]
     if value.kind == "CreateNamedStruct":
         frame = window_of(value, flow.times)
@@ -177,7 +177,7 @@ def add_projected_column(column: Tree, flow: Flow) -> Flow:
 
 
 def _solid(value: Tree, flow: Flow) -> Time | Frame | None:
-    """Return what is known of a value that no outer join can make null."""
+    """Return what is known of a value that outer joins cannot make null."""
     match value.kind:
         case "Coalesce":
             return _time_of_coalesce(value, flow)
@@ -190,7 +190,10 @@ def _solid(value: Tree, flow: Flow) -> Time | Frame | None:
 
 
 def _time_of_coalesce(value: Tree, flow: Flow) -> Time | Frame | None:
-    """Return what is known of a COALESCE that is never null: over both sides of a FULL join, or a solid time."""
+    """Return what is known of a COALESCE that is never null.
+
+    It is never null if one argument is not, or over both sides of a FULL join.
+    """
     both = {**flow.maybe, **flow.times}
     values = [known_of(child, both) for child in value.children]
     has_solid = any(known_of(child, flow.times) is not None for child in value.children)
@@ -198,7 +201,7 @@ def _time_of_coalesce(value: Tree, flow: Flow) -> Time | Frame | None:
 
 
 def _time_of_greatest(value: Tree, flow: Flow) -> Time | None:
-    """Return what is known of the latest time of a join's sides: the row is complete with it."""
+    """Return what is known of the GREATEST of times of all sides of a join, with which a joined row is complete."""
     spans = [
         time.span
         for side in flow.join_sides
@@ -211,7 +214,7 @@ def _time_of_greatest(value: Tree, flow: Flow) -> Time | None:
 
 
 def note_system_columns(node: Tree, flow: Flow) -> Flow:
-    """Return the flow with the system columns recorded that a node's expressions use."""
+    """Return the flow extended by the system columns that a node's expressions compute with."""
     return replace(flow, misused=flow.misused | _system_columns_used(node, flow.system))
 
 
@@ -230,7 +233,7 @@ def _system_columns_used(node: Tree, system: Mapping[int, str]) -> frozenset[str
 
 
 def is_kept(column: Tree, system: Mapping[int, str]) -> bool:
-    """Return whether a column is a system column passed on under its own name."""
+    """Return whether a column is a system column that is passed on with its name."""
     if column.kind != "Alias" or column.children[0].kind != "AttributeReference":
         return False
     return system.get(column.children[0].id) == str(column.fields["name"])

@@ -1,7 +1,7 @@
-"""Refusal of expressions whose decimals lose places.
+"""Refuses expressions whose decimals lose fractional digits.
 
-A decimal has at most 38 digits. Where an exact result may need more, Spark keeps the digits before the point and rounds
-those behind it, down to six, or to none: 0.000000123456789012 * 2.5 becomes 0.000000.
+A decimal has at most 38 digits. If an exact result may need more, Spark keeps the digits before the point, and rounds
+those after it to six digits or fewer: 0.000000123456789012 * 2.5 becomes 0.000000.
 """
 
 import re
@@ -25,13 +25,13 @@ _CAST: Final = "org.apache.spark.sql.catalyst.expressions.Cast"
 
 @dataclass(frozen=True, slots=True)
 class Decimal:
-    """A type: its digits in total, and those behind the point."""
+    """A decimal type: its total number of digits, and its number of digits after the point."""
 
     digits: int
     places: int
 
     def __str__(self) -> str:
-        """Return the type in SQL."""
+        """Return the type as SQL."""
         return f"DECIMAL({self.digits},{self.places})"
 
     @property
@@ -40,14 +40,14 @@ class Decimal:
         return self.digits - self.places
 
     def with_whole(self, most: int) -> "Decimal":
-        """Return the type with the same places, and at most that many digits before the point."""
+        """Return the type with the same number of digits after the point, and at most `most` before it."""
         return Decimal(self.places + min(self.whole, most), self.places)
 
 
 def check_decimals(spark: Spark, plan: Java, tree: Tree) -> None:
-    """Raise `InvalidQuery` if an expression of an analysed plan rounds places away that the exact result may have.
+    """Raise `InvalidQuery` if an expression of an analysed plan rounds digits that its exact result may have.
 
-    A quotient has no exact result: it keeps at least the places of its operands.
+    A quotient has no exact result: it must keep at least as many digits after the point as its operands.
     """
     if not any(_mentions(tree, source) for source in _SOURCES):
         return  # most queries, at no call into the JVM
@@ -57,16 +57,16 @@ def check_decimals(spark: Spark, plan: Java, tree: Tree) -> None:
 
 
 def _is_lossy(kind: str, left: Decimal, right: Decimal, result: Decimal) -> bool:
-    """Return whether a result of Spark has fewer places than it must have."""
+    """Return whether Spark's result type has fewer digits after the point than it must have."""
     if kind == "Multiply":
         return result.places < left.places + right.places
     return result.places < max(left.places, right.places)
 
 
 def _lossless_types(kind: str, left: Decimal, right: Decimal) -> tuple[Decimal, Decimal] | None:
-    """Return types with the same places for which nothing is lost; None if the places alone are too many.
+    """Return operand types with which nothing is rounded; None if the digits after the point alone are too many.
 
-    They have fewer digits before the point, the wider operand of a product first.
+    They have the same digits after the point, and fewer before it. The wider operand of a product is reduced first.
     """
     places = max(left.places, right.places)
     room = {
@@ -137,13 +137,13 @@ def _refusal(
 
 
 def _types(expression: Java) -> list[Decimal]:
-    """Return the decimals in an expression's type, in order."""
+    """Return the decimal types in an expression's type, in order."""
     sql = expression.dataType().sql()
     return [Decimal(int(digits), int(places)) for digits, places in _TYPE.findall(sql)]
 
 
 def _text(expression: Java, is_written: Java) -> str:
-    """Return an expression as SQL, without a cast that Spark has added."""
+    """Return an expression as SQL, without the casts that Spark has added."""
     is_cast = expression.getClass().getSimpleName() == "Cast"
     if is_cast and not expression.getTagValue(is_written).isDefined():
         return _text(expression.child(), is_written)

@@ -1,8 +1,8 @@
-"""SQL extensions beyond Spark: temporal joins, allowed lateness, and windows as changelogs.
+"""Extensions of Spark's SQL: temporal joins, allowed lateness, and windows as changelogs.
 
-`JOIN prices FOR SYSTEM_TIME AS OF t.event_time AS p` is replaced by the name of a view before Spark parses the SQL,
-padded so that positions in error messages stay right. `/*+ LATE('2 days') */` and `/*+ CHANGES */` are hints, which
-Spark ignores.
+`JOIN prices FOR SYSTEM_TIME AS OF t.event_time AS p` is replaced by the name of a view before Spark parses the SQL. It
+is padded, so that positions in error messages stay the same. `/*+ LATE('2 days') */` and `/*+ CHANGES */` are hints,
+which Spark ignores.
 """
 
 import math
@@ -62,14 +62,14 @@ _CALENDAR_UNIT: Final = re.compile(r"\b(month|year)s?\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """SQL for Spark's parser, and the tables of its temporal joins by their view names."""
+    """SQL that Spark's parser accepts, and the tables of its temporal joins by view name."""
 
     sql: str
     tables: Mapping[str, AsOf]
 
 
 def read_text(sql: str, temporal: Sequence[TemporalTable]) -> Text:
-    """Return a query with our extensions replaced. `temporal` declares primary keys of tables."""
+    """Return a query with the temporal joins replaced; `temporal` declares the primary keys of tables."""
     keys = {table.name.lower(): tuple(table.primary_key) for table in temporal}
     tables: dict[str, AsOf] = {}
 
@@ -93,7 +93,7 @@ def read_text(sql: str, temporal: Sequence[TemporalTable]) -> Text:
 
 
 def check_steps(queries: Sequence[str], limits: QueryLimits) -> None:
-    """Raise `InvalidQuery` if the steps of a transform are too many, or too long together."""
+    """Raise `InvalidQuery` if a transform has too many steps, or if they are too long together."""
     if len(queries) > limits.steps:
         raise InvalidQuery(
             text=f"the transform has {len(queries):,} steps, more than {limits.steps:,}: split it into datasets"
@@ -102,9 +102,9 @@ def check_steps(queries: Sequence[str], limits: QueryLimits) -> None:
 
 
 def check_text(sql: str, limits: QueryLimits) -> None:
-    """Raise `InvalidQuery` if parsing would take too long: of long texts, long lists, and deeply nested expressions.
+    """Raise `InvalidQuery` if parsing would take too long, because of long text, long lists or deep nesting.
 
-    Spark's parser takes a minute for thousands of parentheses, and its JSON doubles with each CASE inside a CASE.
+    Spark's parser takes a minute for thousands of parentheses, and its JSON doubles with each CASE within a CASE.
     """
     _check_length(len(sql), limits)
     tokens = list(islice(_TOKEN.finditer(sql), limits.tokens + 1))
@@ -140,12 +140,12 @@ def _check_nesting(words: Sequence[str]) -> None:
 
 
 def _ends_operand(word: str) -> bool:
-    """Return whether an expression may end with a word: END after any other is the name of a column."""
+    """Return whether an expression can end with a word. Otherwise an END after it is the name of a column."""
     return word not in _BEFORE_OPERANDS and _OPERAND_END.match(word[-1]) is not None
 
 
 def _check_lists(words: Sequence[str], limits: QueryLimits) -> None:
-    """Refuse long lists in parentheses, other than the columns of a sub-query."""
+    """Raise `InvalidQuery` for long lists in parentheses, except the columns of a sub-query."""
     items, before = [-math.inf], ""  # of each open parenthesis
     for word in words:
         if word == "(":
@@ -171,7 +171,7 @@ def _check_length(characters: int, limits: QueryLimits) -> None:
 def check_moments(sql: str) -> None:
     """Raise `InvalidQuery` for typed literals without a fixed value, such as `TIMESTAMP 'now'`.
 
-    Spark's parser replaces them by the current time, and the plan no longer shows that.
+    Spark's parser replaces them by the current time, so they cannot be found in the plan.
     """
     before = ""
     for token in _TOKEN.finditer(sql):
@@ -187,7 +187,7 @@ def check_moments(sql: str) -> None:
 
 
 def check_windows(tree: Tree) -> None:
-    """Raise `InvalidQuery` if windows leave gaps; Spark's own message for that does not help."""
+    """Raise `InvalidQuery` if windows leave gaps or have no fixed length; Spark's own messages do not help."""
     for node in tree.walk():
         if node.kind == "UnresolvedFunction" and str(node.fields["nameParts"]).lower() == "[window]":
             texts = [str(child.fields["value"]) for child in node.children[1:3] if child.kind == "Literal"]
@@ -201,7 +201,7 @@ def check_windows(tree: Tree) -> None:
 
 
 def _check_length_is_fixed(text: str) -> None:
-    """Refuse windows of calendar units; Spark's own message for that names no other way."""
+    """Raise `InvalidQuery` for a window of calendar units, with an alternative, which Spark's message lacks."""
     unit = _CALENDAR_UNIT.search(text)
     if unit is not None:
         raise InvalidQuery(
@@ -211,9 +211,9 @@ def _check_length_is_fixed(text: str) -> None:
 
 
 def check_moment(text: str, *, is_time_of_day: bool = False) -> None:
-    """Raise `InvalidQuery` unless a string that becomes a date or timestamp is a fixed one.
+    """Raise `InvalidQuery` unless a string for a date or timestamp has a fixed value.
 
-    Spark reads a timestamp without a date as one of today; `is_time_of_day`: it becomes a TIME.
+    Spark reads a timestamp without a date as one of today. `is_time_of_day`: the string is for a TIME, which has none.
     """
     if not _FIXED.match(text) or (_TIME_OF_DAY.match(text) and not is_time_of_day):
         raise InvalidQuery(
@@ -222,7 +222,7 @@ def check_moment(text: str, *, is_time_of_day: bool = False) -> None:
 
 
 def check_hints(tree: Tree) -> None:
-    """Raise `InvalidQuery` for a hint that does not exist: Spark ignores it, so a misspelt one would change nothing."""
+    """Raise `InvalidQuery` for an unknown hint, because Spark would ignore a misspelt one."""
     for node in tree.walk():
         name = str(node.fields["name"]) if node.kind == "UnresolvedHint" else _LATE
         if name.upper() not in (_CHANGES, _LATE):
@@ -234,7 +234,7 @@ def check_hints(tree: Tree) -> None:
 
 
 def lateness(tree: Tree) -> int | None:
-    """Return for how long after a window's end late records still correct it (the hint LATE); microseconds."""
+    """Return the duration, in microseconds, for which late records still correct a window (hint LATE), or None."""
     for node in tree.walk():
         if node.kind == "UnresolvedHint" and str(node.fields["name"]).upper() == _LATE:
             values = [str(parameter.fields.get("value")) for parameter in node.part("parameters")]
@@ -248,7 +248,7 @@ def lateness(tree: Tree) -> int | None:
 
 
 def emits_changes(tree: Tree) -> bool:
-    """Return whether groups by time are emitted with each change (the hint CHANGES), not when the watermark passes."""
+    """Return whether the hint CHANGES is set: groups by time are emitted with each change, not once complete."""
     hints = [node for node in tree.walk() if node.kind == "UnresolvedHint"]
     own = [hint for hint in hints if str(hint.fields["name"]).upper() == _CHANGES]
     if any(hint.part("parameters") for hint in own):

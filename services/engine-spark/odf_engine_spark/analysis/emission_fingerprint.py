@@ -1,9 +1,9 @@
-"""Fingerprint of what determines when rows are emitted; queries with equal fingerprints can share state.
+"""Fingerprints of what determines when rows are emitted: queries with equal fingerprints can share state.
 
-A row that was complete under the old query has been emitted. Under the new one it must not be complete at another time,
-or it would be emitted twice or never. So joins and windows have to stay the same; other columns and conditions may
+Rows that were complete under the old query have been emitted. Under the new query they must be complete at the same
+time, or they would be emitted twice or never. So joins and windows must stay the same. Other columns and conditions may
 change unless they decide when a row is complete. They do in a LEFT, RIGHT, FULL, SEMI or ANTI join, where a row with a
-partner is complete early and one without a partner late.
+partner is complete early, and one without a partner late.
 """
 
 import json
@@ -55,7 +55,7 @@ def fingerprint_of(node: Node) -> Fingerprint:
 
 
 def rename_inputs(fingerprint: Fingerprint, names: Mapping[str, str]) -> Fingerprint:
-    """Return a fingerprint with its inputs renamed."""
+    """Return a fingerprint with other names of its inputs."""
     if fingerprint[0] == _INPUT:
         return (_INPUT, names.get(str(fingerprint[1]), fingerprint[1]))
     return tuple(
@@ -71,7 +71,7 @@ def _streams(node: Node) -> tuple[str, ...]:
 
 
 def _text_of(tree: Tree) -> str:
-    """Return a plan as a string that is equal for equal plans, whatever expression ids Spark assigned."""
+    """Return a plan as text that is equal for equal plans, regardless of Spark's expression ids."""
     numbers: dict[int, int] = {}
 
     def plain(value: object) -> object:

@@ -1,7 +1,7 @@
-"""Which inputs may never retract: those whose records wait for the watermark (docs/adr/0086).
+"""Determines the inputs that may never retract: those with records that wait for the watermark (docs/adr/0086).
 
-A row that waits for the watermark is final once it is emitted. So it is computed from records that are never taken
-back; a retraction of one would come too late for some rows and in time for others. All other steps are changelogs.
+A row that waits for the watermark is final once it is emitted. So it must be computed from records that are never
+retracted: a retraction would be too late for some rows and in time for others. All other steps emit changelogs.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _APPENDED: Final = "an input that is only appended to (merge: Append or Ledger)"
 
 @dataclass(frozen=True, slots=True)
 class FinalStep:
-    """A step whose rows wait for the watermark: its name, and what to write over an input that retracts."""
+    """A step whose rows wait for the watermark: its name, and the advice for an input that retracts."""
 
     name: str
     instead: str
@@ -61,16 +61,16 @@ _WAITING: Final[Mapping[str, FinalStep]] = {
 
 
 def final_steps(node: Node) -> dict[str, FinalStep]:
-    """Return the inputs that may never retract, each with the first step that makes its records wait."""
+    """Return the inputs that may never retract, each with the first step in which its records wait."""
     found: dict[str, FinalStep] = {}
     _collect(node, found)
     return found
 
 
 def retraction_refusal(steps: Mapping[str, FinalStep], reasons: Mapping[str, str]) -> str:
-    """Return why a query with these steps cannot read its inputs; empty if it can.
+    """Return the reason why a query with these steps cannot read its inputs; empty if it can.
 
-    `reasons` has, by an input's name, why its records may be retracted later, such as "merges by UpsertStream".
+    `reasons` are the reasons why inputs may retract records, by the inputs' names, such as "merges by UpsertStream".
     """
     for name, why in reasons.items():
         step = steps.get(name.lower())
@@ -83,7 +83,7 @@ def retraction_refusal(steps: Mapping[str, FinalStep], reasons: Mapping[str, str
 
 
 def _collect(node: Node, found: dict[str, FinalStep]) -> frozenset[str]:
-    """Add what the plan's steps require; return the inputs whose records have not waited for the watermark yet."""
+    """Add the steps of a plan in which records wait; returns the inputs whose records have not waited so far."""
     if not node.children:
         assert node.stream is not None
         return frozenset({node.stream})

@@ -1,6 +1,6 @@
-"""What is known of a plan's rows: their streams, when they are complete, how long records are needed.
+"""Facts about the rows of a plan: their streams, when they are complete, and how long records must be retained.
 
-Times are microseconds of event time; columns are identified by Spark's expression ids (see `times`).
+Times are in microseconds of event time; columns are identified by Spark's expression ids (see `times`).
 """
 
 import math
@@ -13,38 +13,38 @@ from odf_engine_spark.analysis.times import FOREVER, STRICT, Frame, Lateness, Sp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """What is known of a node's rows."""
+    """The facts about the rows of a plan's node."""
 
     streams: frozenset[str]
     waits: bool = False
-    """Rows wait for the watermark, since they depend on more than one record."""
+    """Whether rows wait for the watermark, because they depend on more than one record."""
     is_retractable: bool = False
-    """Rows may be retracted later, at any event time."""
+    """Whether rows may be retracted later, regardless of the watermark."""
     times: Times = field(default_factory=dict)
     maybe: Times = field(default_factory=dict)
-    """Times that an outer join may make null."""
+    """Columns of times that an outer join may make null."""
     is_full: bool = False
-    """Either side of `maybe` may be null, but not both."""
+    """Whether the times in `maybe` come from a FULL join, of which at most one side is null."""
     retention: Mapping[str, float] = field(default_factory=dict)
-    """Retention by stream: how long after a record is complete a row that needs it may be complete."""
+    """The retention of each stream: how long after a record is complete a row that needs the record may be complete."""
     late: Mapping[str, Lateness] = field(default_factory=dict)
     shown: frozenset[str] = frozenset()
-    """Streams whose records give rows even without a partner in a join."""
+    """The streams whose records give rows even without a partner in a join."""
     join_sides: tuple[Times, ...] = ()
-    """Time columns by side of the join; those of the side that is complete last give the row's completion."""
+    """The time columns of each side of a join; a row is complete with the latest of its sides."""
     period: int = 1
-    """Rows are complete at `phase` past a multiple of this."""
+    """Rows are complete only at multiples of `period`, shifted by `phase`."""
     phase: int = 0
     system: Mapping[int, str] = field(default_factory=dict)
     misused: frozenset[str] = frozenset()
-    """System columns that a result depends on."""
+    """The system columns that results are computed from."""
 
     def per_record(self) -> "Flow":
-        """Return the flow with each record late on its own, unless windows have set another rule."""
+        """Return the flow with a lateness rule for each stream: each record on its own, unless windows have set one."""
         return replace(self, late={name: self.late.get(name, STRICT) for name in self.streams})
 
     def require_final(self, what: str) -> "Flow":
-        """Return the flow; raises `InvalidQuery` if its rows may be retracted, for steps that need final rows."""
+        """Return the flow, for a step that needs final rows; raises `InvalidQuery` if its rows may be retracted."""
         if self.is_retractable:
             raise InvalidQuery(
                 text=f"{what} cannot follow a GROUP BY, row_number() or other step whose rows change later: "
@@ -53,7 +53,10 @@ class Flow:
         return self
 
     def watermark(self, event_time: Time | None, input_watermark: int | None) -> int | None:
-        """Return the output's watermark once rows complete by `input_watermark` are out; no later row may be older."""
+        """Return the watermark of the output once all rows complete at `input_watermark` are emitted; None if unknown.
+
+        No later row may have an earlier event time.
+        """
         if (
             self.is_retractable
             or event_time is None
@@ -68,7 +71,7 @@ class Flow:
         return min(reached, input_watermark)
 
     def group_by_time(self, key: Time, times: Times) -> "Flow":
-        """Return the flow of rows grouped by a time column, each complete with the last record of its group."""
+        """Return the flow of rows grouped by a time column; each is complete with the last record of its group."""
         slack = key.span.upper - key.span.lower
         if FOREVER in (slack, key.span.upper):
             raise InvalidQuery(text="rows of a join without time bounds cannot be grouped by time")
@@ -90,7 +93,7 @@ class Flow:
 
 
 def longest_retention(reaches: Mapping[str, float], others: Mapping[str, float]) -> Mapping[str, float]:
-    """Merge two retention maps, keeping the longer retention per stream."""
+    """Merge two retention maps, keeping the longer retention of each stream."""
     both = {**reaches}
     for name, retention in others.items():
         both[name] = max(retention, both.get(name, 0))
@@ -98,7 +101,7 @@ def longest_retention(reaches: Mapping[str, float], others: Mapping[str, float])
 
 
 def merged_lateness(one: Flow, other: Flow) -> Mapping[str, Lateness]:
-    """Merge the lateness rules per stream; where two uses differ, each record is late on its own."""
+    """Merge the lateness rules of each stream; if two uses have different rules, each record is late on its own."""
     late: dict[str, Lateness] = {}
     for name in one.streams | other.streams:
         rules = {flow.late.get(name, STRICT) for flow in (one, other) if name in flow.streams}
@@ -107,7 +110,10 @@ def merged_lateness(one: Flow, other: Flow) -> Mapping[str, Lateness]:
 
 
 def unite_flows(flows: tuple[Flow, ...], ids: tuple[tuple[int, ...], ...], *, waits: bool) -> Flow:
-    """Return the flow of UNION ALL, with the first branch's ids; `waits` if only completion time orders its rows."""
+    """Return the flow of a UNION ALL with the column ids of its first branch.
+
+    `waits` is whether its rows have no other order than that of their completion.
+    """
     first, *others = flows
     waits = waits or any(flow.waits for flow in flows)
     result = replace(first, join_sides=(), times={}, system={}, waits=waits)
@@ -142,7 +148,7 @@ def unite_flows(flows: tuple[Flow, ...], ids: tuple[tuple[int, ...], ...], *, wa
 
 
 def common(times: Sequence[Time | Frame | None]) -> Time | Frame | None:
-    """Return what is true of a column in every branch."""
+    """Return what is known of a column in all branches of a UNION ALL."""
     result = times[0]
     for other in times[1:]:
         match result, other:
@@ -162,9 +168,9 @@ def common(times: Sequence[Time | Frame | None]) -> Time | Frame | None:
 def join_flows(
     kind: str, left: Flow, right: Flow, bounds: tuple[float, float], *, is_keyed: bool
 ) -> tuple[Flow, float, float]:
-    """Return the flow of a join, and for how long a row of either side waits for a partner.
+    """Return the flow of a join, and how long a row of the left and of the right side waits for a partner.
 
-    `bounds`: how much later than the left row the right one is complete, minimum and maximum.
+    `bounds` are the minimum and maximum of how much later than the left row the right row is complete.
     """
     lower, upper = bounds
     _require_joinable(kind, lower, upper, is_keyed=is_keyed)
@@ -229,5 +235,5 @@ def _widen_times(times: Times, lower: float, upper: float) -> Times:
 
 
 def latest(times: tuple[Span, ...]) -> Span:
-    """Return the span of the latest of several times, one per side."""
+    """Return the span of the latest of several times, one of each side."""
     return Span(min(time.lower for time in times), max(time.upper for time in times))

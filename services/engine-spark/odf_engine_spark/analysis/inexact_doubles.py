@@ -1,7 +1,7 @@
-"""Refusal of integers and decimals that silently become a DOUBLE.
+"""Refuses integers and decimals that are converted to a DOUBLE without a cast in the query.
 
-Where a BIGINT or DECIMAL meets a DOUBLE in a comparison, a condition, an array or a UNION ALL, Spark converts it, and
-9007199254740993 becomes …992: keys that differ are equal. Arithmetic with a DOUBLE is inexact anyway, and stays.
+If a BIGINT or DECIMAL is combined with a DOUBLE in a comparison, a condition, an array or a UNION ALL, Spark converts
+it: 9007199254740993 becomes …992, so different keys are equal. Arithmetic with a DOUBLE is inexact anyway, and allowed.
 """
 
 import re
@@ -27,7 +27,7 @@ _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
 def check_doubles(spark: Spark, plan: Java, tree: Tree) -> None:
-    """Raise `InvalidQuery` if an analysed plan converts a BIGINT or DECIMAL into a DOUBLE that no one has written."""
+    """Raise `InvalidQuery` if an analysed plan implicitly converts a BIGINT or DECIMAL to a DOUBLE."""
     if not any(node.kind == "Cast" and _has_double(node.fields["dataType"]) for node in tree.walk()):
         return  # most queries, at no call into the JVM
     is_written = spark.singleton(_CAST).USER_SPECIFIED_CAST()
@@ -44,14 +44,14 @@ def check_doubles(spark: Spark, plan: Java, tree: Tree) -> None:
 
 
 def _operands(plan: Java) -> Iterator[Java]:
-    """Iterate over the operands of comparisons and conditions, and over elements."""
+    """Yield the operands of comparisons and conditions, and the elements of arrays and maps."""
     for expression in all_expressions(plan):
         if _kind(expression) in _COMBINING:
             yield from items(expression.children())
 
 
 def _union_columns(plan: Java) -> Iterator[Java]:
-    """Iterate over the columns that Spark converts to the types of the other branches of a UNION ALL."""
+    """Yield the columns that Spark converts to the types of other branches of a UNION ALL."""
     for node in with_children(plan):
         for branch in items(node.children()) if _kind(node) == "Union" else ():
             if _kind(branch) == "Project" and _kind(branch.child()) not in _WRITTEN:
@@ -69,7 +69,7 @@ def _has_double(type_: object) -> bool:
 
 
 def _exact_type(source: object, target: object) -> str:
-    """Return the exact type for a value that becomes a DOUBLE or FLOAT, also inside; nothing if none is rounded."""
+    """Return the exact type to use instead for a value that becomes a DOUBLE or FLOAT, also nested; empty if exact."""
     if target in _INEXACT:
         digits = _DECIMAL.fullmatch(str(source))
         if digits is not None and int(digits[1]) > _EXACT_DIGITS:
@@ -80,7 +80,7 @@ def _exact_type(source: object, target: object) -> str:
 
 
 def _is_exact_constant(value: Java) -> bool:
-    """Return whether a value is a constant that is a DOUBLE as well, or a fraction, whose nearest one is meant."""
+    """Return whether a constant is exact as a DOUBLE, or is a fraction, for which the nearest DOUBLE is meant."""
     if not value.foldable():
         return False
     text = str(value.eval(None))

@@ -25,7 +25,7 @@ _INTERVAL: Final = re.compile(r"\s*([+-]?\d+)\s+([a-z]+?)s?(?=\s|$)", re.IGNOREC
 
 
 def constant(value: Tree) -> int | None:
-    """Return a literal interval in microseconds; None for anything else, including months."""
+    """Return the signed length of a literal interval in microseconds; None for anything else, including months."""
     match value.kind:
         case "UnaryMinus":
             inner = constant(value.children[0])
@@ -43,7 +43,7 @@ def constant(value: Tree) -> int | None:
 
 
 def interval_of(text: str) -> int | None:
-    """Return an interval such as `1 day 2 hours` in microseconds, None unless its length is fixed."""
+    """Return the length of an interval such as `1 day 2 hours` in microseconds; None unless it is fixed."""
     total, position = 0, 0
     text = text.strip().removeprefix("INTERVAL ").removeprefix("interval ")
     while position < len(text):
@@ -56,13 +56,17 @@ def interval_of(text: str) -> int | None:
     return total if text else None
 
 
-def count(value: Tree, unit: int) -> int | None:
-    """Return a literal number of units, or of whole days given as an interval, in microseconds."""
+def literal_duration(value: Tree, unit: int) -> int | None:
+    """Return a literal number of units as a signed duration in microseconds; None for anything else.
+
+    `unit` is the length of a unit in microseconds, negative for a subtraction. An interval counts as a number of units
+    by its whole days.
+    """
     match value.kind:
         case "Cast":
-            return count(value.children[0], unit)
+            return literal_duration(value.children[0], unit)
         case "UnaryMinus":
-            return count(value.children[0], -unit)
+            return literal_duration(value.children[0], -unit)
         case "ExtractANSIIntervalDays":
             days = constant(value.children[0])
             return None if days is None else days // DAY_MICROSECONDS * unit

@@ -1,4 +1,4 @@
-"""Analysis of join conditions: time bounds between the two sides, and pairs of equal columns."""
+"""Analysis of join conditions: the time bounds between the two sides, and the pairs of equal columns."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,16 +16,23 @@ _EQUAL: Final = ("EqualTo", "EqualNullSafe")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """How much later than the left row the right one is complete (microseconds), and the pairs of equal columns."""
+    """A join condition: its time bounds and its pairs of equal columns.
+
+    `bounds` are the minimum and maximum, in microseconds, of how much later than the left row the right row is
+    complete.
+    """
 
     bounds: tuple[float, float]
     is_keyed: bool
     equal: tuple[tuple[int, int], ...]
     is_plain: bool
-    """The condition consists of equal columns only."""
+    """Whether the condition consists of equal columns only."""
 
     def check_as_of(self, columns: Sequence[tuple[str, int]], table: str, declared: Sequence[str]) -> None:
-        """Raise `InvalidQuery` unless the condition selects one version; `declared` is the table's primary key."""
+        """Raise `InvalidQuery` unless the condition can select one version of a temporal join's table.
+
+        `declared` is the primary key of the table.
+        """
         if not self.equal or not self.is_plain:
             raise InvalidQuery(
                 text=f"{table} AS OF a time can only be joined ON equal columns, such as "
@@ -40,7 +47,7 @@ class Condition:
 
 
 def read_condition(conditions: Sequence[Tree], left: Flow, right: Flow) -> Condition:
-    """Return what a conjunction of conditions states about the two sides."""
+    """Return the time bounds and equal columns of a conjunction of conditions."""
     lower, upper = -FOREVER, FOREVER
     left_times, right_times = {**left.maybe, **left.times}, {**right.maybe, **right.times}
     equal: list[tuple[int, int]] = []
@@ -60,7 +67,7 @@ def read_condition(conditions: Sequence[Tree], left: Flow, right: Flow) -> Condi
 
 
 def _differences(condition: Tree, left: Times, right: Times) -> Iterable[tuple[float, float]]:
-    """Yield the ranges by which a condition lets the right row be complete later."""
+    """Yield the ranges to which a condition restricts how much later the right row is complete."""
     if condition.kind == "Between":
         (value,), (low,), (high,) = (condition.part(name) for name in ("input", "lower", "upper"))
         yield from _comparison_ranges("GreaterThanOrEqual", value, low, left, right)
@@ -87,7 +94,7 @@ def _comparison_ranges(
 
 
 def _range(kind: str) -> tuple[float, float]:
-    """Return the range of the first operand minus the second."""
+    """Return the range of the first operand minus the second for a comparison operator."""
     if kind in _AT_LEAST:
         return _AT_LEAST[kind], FOREVER
     if kind in _AT_MOST:
@@ -96,7 +103,10 @@ def _range(kind: str) -> tuple[float, float]:
 
 
 def _gap(left: Time, right: Time, lower: float, upper: float) -> tuple[float, float]:
-    """Return the range by which the right side is complete later, if the times differ by `lower` to `upper`."""
+    """Return the range of how much later the right row is complete.
+
+    The times of the right and left rows differ by `lower` to `upper`.
+    """
     return right.span.lower + lower - left.span.upper, right.span.upper + upper - left.span.lower
 
 
@@ -111,13 +121,13 @@ def _times(value: Tree, times: Times) -> tuple[Time, ...]:
 
 
 def join_kind(node: Tree) -> str:
-    """Return Spark's name for the kind of a join, such as LeftOuter."""
+    """Return Spark's name of a join's type, such as LeftOuter."""
     kind = node.fields["joinType"]
     return str(kind.get("object") or kind.get("product-class")).rsplit(".", 1)[-1].removesuffix("$")
 
 
 def conjuncts(conditions: tuple[Tree, ...]) -> tuple[Tree, ...]:
-    """Return the operands of ANDs, however nested."""
+    """Return the operands of nested ANDs."""
     operands: list[Tree] = []
     for condition in conditions:
         operands.extend(conjuncts(condition.children) if condition.kind == "And" else (condition,))

@@ -1,4 +1,4 @@
-"""Upper bounds of columns, from filters above them such as `WHERE rank <= 3`."""
+"""Upper bounds of columns that filters above them set, such as `WHERE rank <= 3`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ _LIMITS: Final = {"LessThanOrEqual": "GreaterThanOrEqual", "LessThan": "GreaterT
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Upper bounds by column id, collected on the way from the top of a plan down."""
+    """Upper bounds by column id, collected from the top of a plan down."""
 
     _most: dict[int, int] = field(default_factory=dict)
 
     def note(self, condition: Tree) -> None:
-        """Record the bound that a filter's condition sets, if it compares a column with a number."""
+        """Record the bound of a condition, if it compares a column with a number."""
         if condition.kind in _LIMITS:
             column, limit = condition.children
         elif condition.kind in _LIMITS.values():
@@ -31,7 +31,7 @@ class Limits:
             self._most[column.id] = min(most, self._most.get(column.id, most))
 
     def follow(self, columns: Sequence[Tree]) -> None:
-        """Apply the bounds of a projection's columns to the columns that they rename."""
+        """Apply the bounds of a projection's output columns to the columns that they rename."""
         for column in columns:
             if column.kind == "Alias" and column.children[0].kind == "AttributeReference":
                 most = self.of(column.id)
@@ -39,5 +39,5 @@ class Limits:
                     self._most[column.children[0].id] = most
 
     def of(self, column: int) -> int | None:
-        """Return a column's upper bound, None if it has none."""
+        """Return the upper bound of a column, or None."""
         return self._most.get(column)

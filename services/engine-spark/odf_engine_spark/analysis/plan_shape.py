@@ -1,7 +1,7 @@
 """Analysis of a transform's plan, node by node: which parts Spark runs unchanged, and where state is kept.
 
-The analysed plan is read from its leaves up. Most of it runs in Spark over the records that are still needed;
-`Node.cut` marks the steps whose state is folded between two runs of Spark (adr/0001).
+The analysed plan is read from its leaves up. Most of it runs in Spark over the records that are retained. `Node.cut`
+marks the steps whose state is updated by the engine between two runs of Spark (adr/0001).
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,10 @@ Cut = Literal["grouped", "ranked", "running", "session", "as_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A plan node and what is known of its rows. `stream` is what it reads (a leaf) or produces (a cut)."""
+    """A node of a plan and the facts about its rows.
+
+    `stream` is the stream that a leaf reads, or that a cut produces.
+    """
 
     tree: Tree
     flow: Flow
@@ -60,12 +63,13 @@ class Node:
     over: Over | None = None
     # Of a temporal join: the columns with the time asked for and the version's start.
     times: tuple[int, int] = (0, 0)
-    behind: int = 0  # of a running OVER: how long after its time a record is final; of sessions: their gap
+    # In microseconds. Of an OVER in order of time: from the time of a row until it is complete; of sessions: their gap.
+    behind: int = 0
     limit: int = 0
 
     @property
     def is_distinct(self) -> bool:
-        """Return whether the node is a DISTINCT, an aggregate over all columns."""
+        """Return whether the node is a DISTINCT, which is an aggregate over all columns."""
         return self.tree.kind == "Distinct"
 
 
@@ -76,9 +80,9 @@ def shape_of(
     *,
     emits_changes: bool = False,
 ) -> Node:
-    """Return a transform's plan with what is known of it; raises `InvalidQuery` naming what is supported.
+    """Return the analysed plan of a transform; raises `InvalidQuery` with the supported alternatives.
 
-    With `emits_changes` (the hint CHANGES), groups by time are groups like any other.
+    With `emits_changes` (the hint CHANGES), groups by time are treated like other groups.
     """
     node = _Reader(inputs, as_of, emits_changes).node(tree)
     if emits_changes and not _has_groups(node):
@@ -194,7 +198,7 @@ class _Reader:
         return Node(tree=tree, children=children, flow=flow)
 
     def _ways(self, nodes: Sequence[Node]) -> list[str]:
-        """Return the inputs of nodes, each as often as there are paths from it."""
+        """Return the inputs of nodes, each as many times as there are paths from it."""
         streams = {stream for node in nodes for stream in node.flow.streams}
         return [name for stream in streams for name in self.origins[stream]]
 
@@ -350,7 +354,7 @@ class _Reader:
     def _stateful_node(
         self, tree: Tree, children: tuple[Node, ...], cut: Cut, *, times: Times, **more: object
     ) -> Node:
-        """Return a step that keeps state: its rows are a new stream."""
+        """Return a node that keeps state; its rows form a new stream."""
         stream = f"#{next(self.numbers)}"
         self.origins[stream] = frozenset(self._ways(children))
         flow = Flow(

@@ -1,9 +1,9 @@
-"""The size that a parsed plan will have once Spark has analysed it, and its limit.
+"""Computes the size that a parsed plan will have after Spark's analysis, and limits it.
 
-A short text can describe a huge plan: each query of a WITH that reads the one before twice doubles it, and so does each
-`SELECT *` over a join; CUBE of twenty columns groups a million times; a window of an hour that slides by a second
-repeats each row 3,600 times. Analysis takes seconds for tens of thousands of
-expressions, and nothing can interrupt it, so the size is computed before.
+A short text can describe a huge plan. Each query of a WITH that reads the previous one twice doubles the plan, and so
+does each `SELECT *` over a join. CUBE of twenty columns groups a million times. A window of an hour that slides by a
+second repeats each row 3,600 times. The analysis takes seconds for tens of thousands of expressions, and cannot be
+interrupted, so the size is computed before it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,19 +30,22 @@ _SUBQUERIES: Final = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery"
 
 @dataclass(frozen=True, slots=True)
 class PlanSize:
-    """The columns that a query returns, and the expressions and columns of all its parts."""
+    """The number of columns that a query returns, and the number of expressions and columns in its whole plan."""
 
     columns: int
     total: int
 
 
 def table_size(schema: pa.Schema) -> PlanSize:
-    """Return the size of a table."""
+    """Return the size of a plan that reads a table."""
     return PlanSize(len(schema), len(schema))
 
 
 def check_size(tree: Tree, tables: Mapping[str, PlanSize], limits: QueryLimits) -> PlanSize:
-    """Return the size of a parsed plan over tables, by lower-case name; raises `InvalidQuery` if it is too large."""
+    """Return the size of a parsed plan; raises `InvalidQuery` if it is too large.
+
+    `tables` are the sizes of the tables that it may read, by lower-case name.
+    """
     size = _Measuring(tables, _named_queries(tree)).plan(tree)
     if size.columns > limits.result_columns:
         raise InvalidQuery(
@@ -60,11 +63,11 @@ def check_size(tree: Tree, tables: Mapping[str, PlanSize], limits: QueryLimits) 
 
 @dataclass(slots=True)
 class _Measuring:
-    """Measures plans; a query that WITH names counts wherever it is read."""
+    """Measures plans; a named query of a WITH counts each time it is read."""
 
     tables: Mapping[str, PlanSize]
     named: Mapping[str, Sequence[Tree]]
-    """The queries of each name; where a name has several, the largest counts."""
+    """The queries with each name; of several queries with the same name, the largest counts."""
     _sizes: dict[str, PlanSize] = field(default_factory=dict)
     _open: set[str] = field(default_factory=set)
 
@@ -90,7 +93,7 @@ class _Measuring:
         return PlanSize(columns, own + subqueries + sum(input_.total for input_ in inputs))
 
     def _table(self, name: str) -> PlanSize:
-        """Return the size of a named query or a table; inside of a named query, its name is that of a table."""
+        """Return the size of a named query or table; within the query of that name, the name is that of a table."""
         if name in self._open and len(self.named[name]) > 1:
             raise InvalidQuery(text=f"WITH names {name} again inside of its own query: use another name")
         if name not in self.named or name in self._open:
@@ -117,7 +120,7 @@ class _Measuring:
 
 
 def _children(node: Tree) -> tuple[Tree, ...]:
-    """Return a node's own children, without the named queries that `tree_of` adds."""
+    """Return the children of a node without the named queries that `tree_of` adds."""
     return node.children[: int(str(node.fields["num-children"]))]
 
 
@@ -130,7 +133,7 @@ def _named_queries(tree: Tree) -> Mapping[str, Sequence[Tree]]:
 
 
 def _expressions(tree: Tree) -> Iterator[Tree]:
-    """Yield the expressions of a tree, but not of its sub-queries' plans."""
+    """Yield the expressions of a tree, without those in the plans of sub-queries."""
     yield tree
     if tree.kind not in _SUBQUERIES:
         for part in (*tree.inner(), *tree.children):
@@ -138,7 +141,7 @@ def _expressions(tree: Tree) -> Iterator[Tree]:
 
 
 def _grouping_sets(node: Tree) -> int:
-    """Return by how many sets of columns an aggregate groups at most."""
+    """Return the maximum number of column sets by which an aggregate groups."""
     sets = 1
     for item in node.part("groupingExpressions"):
         match item.kind:
@@ -154,7 +157,7 @@ def _grouping_sets(node: Tree) -> int:
 
 
 def _overlapping_windows(part: Tree) -> int:
-    """Return how many windows of a call of `window` a row is in, if they overlap; 0 for everything else."""
+    """Return the number of overlapping windows of a call of `window` that a row is in; 0 for anything else."""
     arguments = part.children
     if called_function(part) != "window" or len(arguments) < _SLIDING_ARGUMENTS:
         return 0
@@ -167,7 +170,7 @@ def _overlapping_windows(part: Tree) -> int:
 
 
 def _microseconds(argument: Tree) -> int | None:
-    """Return a literal length of time, None if it is no such literal or not fixed."""
+    """Return the length of a literal interval in microseconds; None for anything else, or if it is not fixed."""
     if argument.kind != "Literal":
         return None
     text = str(argument.fields["value"])

@@ -1,7 +1,7 @@
-"""Preprocess queries compute each record alone, so the result does not depend on how records are cut into batches.
+"""Checks that preprocess queries compute each record alone, so that results do not depend on the batches.
 
-Batches are what arrived within milliseconds, one file, or the records around a bad one. A query that groups, orders or
-limits would see parts of a group, and give other rows for other cuts.
+A batch is what arrived within milliseconds, or one file, or the records around an invalid one. A query that groups,
+orders or limits would see parts of groups, and return other rows for other batches.
 """
 
 from typing import Final
@@ -69,9 +69,9 @@ _WHY: Final = "preprocess computes each record alone, since records arrive in ba
 
 
 def check_row_wise_text(tree: Tree, *, is_analysed_later: bool) -> None:
-    """Raise `InvalidQuery` if a parsed query is not computed record by record, as far as its text shows that.
+    """Raise `InvalidQuery` if the text of a query shows that it does not compute each record alone.
 
-    Unless it is analysed later with its columns, words such as `current_date` are functions.
+    Unless the query is analysed later with its columns, words such as `current_date` count as functions.
     """
     _check_plan(tree, _WRITTEN)
     for node in tree.walk():
@@ -87,7 +87,7 @@ def check_row_wise_text(tree: Tree, *, is_analysed_later: bool) -> None:
 
 
 def check_row_wise(spark: Spark, plan: Java, tree: Tree) -> None:
-    """Raise `InvalidQuery` unless an analysed query, whose text has passed, is computed record by record."""
+    """Raise `InvalidQuery` unless an analysed query, whose text has been checked, computes each record alone."""
     _check_plan(tree, _ANALYSED)
     _check_classes(tree)
     check_fixed(tree)

@@ -1,8 +1,8 @@
-"""What SQL may do: read the given tables, and compute (layer 1 of the sandbox).
+"""Restricts SQL to reading the given tables and computing (layer 1 of the sandbox).
 
-Plans are checked twice: after parsing, before Spark analyses them, so that no command runs; and after analysis, when
-every name has become a class. Only listed plan nodes and expressions pass. Functions that are not listed do not exist
-for Spark either (`spark.function_registry`), however a query writes their names.
+Plans are checked twice: after parsing, before Spark's analysis, so that no command runs; and after the analysis, when
+each name has become a class. Only listed plan nodes and expressions are allowed. In addition, functions that are not
+listed do not exist for Spark (`spark.function_registry`), however a query writes their names.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,7 +85,7 @@ SUPPORTED: Final = (
 
 
 def check_written(tree: Tree) -> None:
-    """Raise `InvalidQuery` unless a parsed plan is a query: no commands, scripts, shell calls or refused functions."""
+    """Raise `InvalidQuery` unless a parsed plan is a query, without commands, scripts and refused functions."""
     for node in plan_nodes(tree):
         if node.kind not in _WRITTEN:
             words = NODE_NAMES.get(node.kind) or node.kind.removesuffix("Command").removesuffix("Statement")
@@ -103,7 +103,7 @@ def called_function(node: Tree) -> str:
 
 
 def _check_call(function: str, call: Tree) -> None:
-    """Refuse functions that are refused everywhere, options that are not listed, and numbers that Spark cannot take."""
+    """Raise `InvalidQuery` for a refused function, an unlisted option, or an argument that Spark cannot process."""
     if function == "range" and len(_arguments(call)) > _RANGE_ARGUMENTS:
         raise InvalidQuery(text="range: leave out the number of partitions, the fourth argument")
     if function == "stack":
@@ -123,7 +123,10 @@ def _check_call(function: str, call: Tree) -> None:
 
 
 def _check_schema(function: str, arguments: Sequence[Tree]) -> None:
-    """Refuse schemas in JSON, which name classes to load and have expressions that no check sees, and computed ones."""
+    """Raise `InvalidQuery` for a schema that is computed or in JSON.
+
+    JSON schemas can name classes to load, and contain expressions that no check sees.
+    """
     if len(arguments) <= 1:
         return
     schema = arguments[1].children[0] if arguments[1].kind == "NamedArgumentExpression" else arguments[1]
@@ -133,20 +136,20 @@ def _check_schema(function: str, arguments: Sequence[Tree]) -> None:
 
 
 def _check_stacked_rows(arguments: Sequence[Tree]) -> None:
-    """Refuse `stack` unless its number of rows is written, and small."""
+    """Raise `InvalidQuery` unless the number of rows of `stack` is a small literal."""
     rows = str(arguments[0].fields["value"]) if arguments and arguments[0].kind == "Literal" else ""
     if not rows.isdecimal() or int(rows) > _STACKED_ROWS:
         raise InvalidQuery(text=f"stack: write its number of rows as a number of at most {_STACKED_ROWS:,}")
 
 
 def _function_name(name: object) -> str:
-    """Return a function's name without its schema; it is a list of parts as text, or an identifier."""
+    """Return the name of a function without its schema, from an identifier or a list of parts as text."""
     text = name["funcName"] if isinstance(name, dict) else name
     return str(text).removeprefix("[").removesuffix("]").rpartition(", ")[2].lower()
 
 
 def _option_names(call: Tree) -> Iterable[str | None]:
-    """Yield the names of the options in a call's last argument; None for one that is not written as a string."""
+    """Yield the names of the options in the last argument of a call; None for a name that is not a literal."""
     arguments = _arguments(call)
     last = arguments[-1] if len(arguments) > 1 else call  # the first one is what is converted
     if last.kind == "NamedArgumentExpression":
@@ -161,7 +164,7 @@ def _arguments(call: Tree) -> tuple[Tree, ...]:
 
 
 def check_transform(tree: Tree) -> None:
-    """Raise `InvalidQuery` unless an analysed plan uses only what a transform may use."""
+    """Raise `InvalidQuery` unless an analysed plan has only what transforms may use."""
     for node in plan_nodes(tree):
         if node.kind not in _ROWS_AND_WINDOWS:
             raise InvalidQuery(
@@ -175,7 +178,7 @@ def check_transform(tree: Tree) -> None:
 
 
 def check_fixed(tree: Tree) -> None:
-    """Refuse strings that become the current time when Spark converts them, such as `CAST('now' AS DATE)`."""
+    """Raise `InvalidQuery` for strings that Spark converts to the current time, such as `CAST('now' AS DATE)`."""
     for node in tree.walk():
         is_cast = node.kind == "Cast" and str(node.fields["dataType"]) in _TIME_TYPES
         if not is_cast and not (node.kind in _PARSED and len(node.children) == 1):
@@ -186,7 +189,7 @@ def check_fixed(tree: Tree) -> None:
 
 
 def _check_plain(tree: Tree) -> None:
-    """Refuse strings that are compared by other rules than their bytes: folds compare bytes."""
+    """Raise `InvalidQuery` for strings with a collation, because the engine compares strings by their bytes."""
     for node in tree.walk():
         if node.kind == "Collate" or "collate" in str(node.fields.get("dataType", "")).lower():
             raise InvalidQuery(
@@ -195,7 +198,7 @@ def _check_plain(tree: Tree) -> None:
 
 
 def check_query(tree: Tree) -> None:
-    """Raise `InvalidQuery` unless an analysed ad-hoc plan only reads and computes."""
+    """Raise `InvalidQuery` unless the analysed plan of an ad-hoc query only reads and computes."""
     for node in plan_nodes(tree):
         if node.kind not in _ANYTHING_READ_ONLY:
             raise InvalidQuery(text=f"{NODE_NAMES.get(node.kind, node.kind)} cannot be used in a query")
@@ -203,7 +206,7 @@ def check_query(tree: Tree) -> None:
 
 
 def tables(tree: Tree) -> tuple[str, ...]:
-    """Return the tables that a parsed plan reads, in order, without the names defined by its WITH."""
+    """Return the tables that a parsed plan reads, in order, without the queries that its WITH defines."""
     own = {str(node.fields["identifier"]["name"]).lower() for node in _with_parts(tree)}
     names: dict[str, None] = {}
     for node in tree.walk():
@@ -215,7 +218,7 @@ def tables(tree: Tree) -> tuple[str, ...]:
 
 
 def _names(relation: Tree) -> str:
-    """Return a relation's name; a part in brackets is a single name, as in backticks."""
+    """Return the name of a relation; parts in brackets form a single name, as in backticks."""
     return str(relation.fields["multipartIdentifier"]).removeprefix("[").removesuffix("]").replace(", ", ".")
 
 
@@ -226,7 +229,7 @@ def _with_parts(tree: Tree) -> Iterable[Tree]:
 
 
 def plan_nodes(tree: Tree) -> Iterable[Tree]:
-    """Yield the nodes that are plans: those that are not expressions and are named like a plan."""
+    """Yield the nodes of a tree that are plans and not expressions."""
     yield tree
     yield from (node for node in tree.walk() if node is not tree and _is_plan(node))
 
@@ -240,7 +243,7 @@ def _is_plan(node: Tree) -> bool:
 
 
 def _check_expressions(tree: Tree, refused: Mapping[str, tuple[str, Restriction]]) -> None:
-    """Refuse expressions whose class is refused or not listed."""
+    """Raise `InvalidQuery` for expressions whose class is refused or not listed."""
     for node in tree.walk():
         if node.kind in refused:
             function, restriction = refused[node.kind]

@@ -1,10 +1,10 @@
-"""Which queries may have other results today than with an earlier semantics number of the engine.
+"""Determines which queries may have other results now than with an earlier semantics number of the engine.
 
-The number rises with each change of results (`server/identity.py`), and each change has its kind and condition here: a
-query that no change since its number concerns continues with this engine, and its old blocks replay to the same. A
-condition holds whenever a result can differ; where cheap reasoning fails it holds too. What this engine only refuses
-when it meets a record, such as a time outside of the years 1 to 9999, is no change: a result is the same, or there is
-none.
+The number rises with each change of results (`server/identity.py`). Each change is listed here with its kind and the
+condition for the queries that it concerns. A query that no change concerns continues with this engine, and its old
+blocks replay to the same bits. A condition holds if a result may differ, and also if that is too costly to decide. It
+is not a change if this engine only refuses a record, such as one with a year outside of 1 to 9999: the result is the
+same, or there is none.
 """
 
 import re
@@ -40,30 +40,30 @@ _WHOLE_TYPES: Final = frozenset(("date", "long", "integer", "short", "byte"))  #
 
 @dataclass(frozen=True, slots=True)
 class AnalysedQuery:
-    """What conditions look at."""
+    """An analysed query, as the conditions of changes need it."""
 
     tree: Tree
     times: Times
-    """What is known of its time columns."""
+    """What is known of the query's time columns."""
     event_time: int
-    """The column that becomes the output's event time."""
+    """The column that becomes the event time of the output."""
     inputs: Sequence[pa.Schema]
     loss: InvalidQuery | None
-    """The decimal places that it loses."""
+    """The error for decimals that lose fractional digits, None if there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SemanticChange:
-    """A change of results."""
+    """A change of the engine's results."""
 
     number: int
-    """The first semantics number with it."""
+    """The first semantics number that has the change."""
     kind: str
     concerns: Callable[[AnalysedQuery], bool]
 
 
 def number_of(version: str | None, current: int) -> int:
-    """Return the semantics number of an engine's version; a transform without a version means the current one."""
+    """Return the semantics number in the version of an engine; `current` for a transform without a version."""
     if version is None:
         return current
     found = _NUMBER.search(version)
@@ -71,7 +71,7 @@ def number_of(version: str | None, current: int) -> int:
 
 
 def with_number(version: str, number: int) -> str:
-    """Return an engine's version with another semantics number."""
+    """Return the version of an engine with another semantics number."""
     return _NUMBER.sub(f".s{number}.", version)
 
 
@@ -81,12 +81,12 @@ def changes_of(query: AnalysedQuery) -> tuple[SemanticChange, ...]:
 
 
 def kinds_since(changes: Iterable[SemanticChange], number: int) -> tuple[str, ...]:
-    """Return the kinds of the changes that came after a semantics number."""
+    """Return the kinds of the changes after a semantics number."""
     return tuple(change.kind for change in changes if change.number > number)
 
 
 def _has_finer_times(query: AnalysedQuery) -> bool:
-    """Return whether a time may be cut: the event time to milliseconds, or a column of an input to microseconds."""
+    """Return whether the query may cut times: its event time to milliseconds, or an input column to microseconds."""
     columns = _Columns(query)
     return not columns.has_milliseconds(reference("", query.event_time)) or columns.reads_nanoseconds()
 
@@ -109,7 +109,7 @@ CHANGES: Final = (
 
 
 class _Columns:
-    """The columns of a query, with the expressions that define them."""
+    """The columns of a query and the expressions that define them."""
 
     def __init__(self, query: AnalysedQuery) -> None:
         self._query = query
@@ -131,7 +131,7 @@ class _Columns:
                     pass
 
     def reads_nanoseconds(self) -> bool:
-        """Return whether an expression reads a column of an input that is finer than Spark's microseconds."""
+        """Return whether an expression reads an input column with nanoseconds, which Spark does not have."""
         fine = {
             column for column, name in self._inputs.items() if any(map(_has_nanoseconds, self._types(name)))
         }
@@ -145,7 +145,7 @@ class _Columns:
         )
 
     def has_milliseconds(self, value: Tree) -> bool:
-        """Return whether a time is a whole number of milliseconds, whatever the records."""
+        """Return whether the values of a time expression are whole milliseconds for all possible records."""
         known = known_of(value, self._query.times)
         if isinstance(known, Time) and known.period % MILLISECOND == 0:
             return True
@@ -182,7 +182,7 @@ class _Columns:
         return self._is_whole[column]
 
     def _has_milliseconds_inside(self, struct: Tree, index: int) -> bool:
-        """Return whether a field of a struct, such as the end of a window, is whole milliseconds."""
+        """Return whether a field of a struct, such as the end of a window, always has whole milliseconds."""
         if struct.kind == "CreateNamedStruct":  # names and values in turn
             return self.has_milliseconds(struct.children[2 * index + 1])
         if struct.kind != "AttributeReference":
@@ -191,13 +191,13 @@ class _Columns:
         return bool(values) and all(self._has_milliseconds_inside(value, index) for value in values)
 
     def _types(self, name: str) -> Sequence[pa.DataType]:
-        """Return the types that a name has in the inputs."""
+        """Return the types of the input columns with a name."""
         schemas = (schema for schema in self._query.inputs if name in schema.names)
         return [schema.field(name).type for schema in schemas]
 
 
 def _parts(value: Tree) -> Sequence[Tree]:
-    """Return the expressions of which one has the value; none if that is not known."""
+    """Return the expressions of which one provides the value; empty if they are not known."""
     children = value.children
     if value.kind in _FIRST_CHILD:
         return children[:1]
@@ -232,7 +232,7 @@ def _is_multiple(value: object) -> bool:
 
 
 def _has_coarse_windows(edge: Tree) -> bool:
-    """Return whether the windows of `window(…)`, whose edges are multiples of their slide, are whole milliseconds."""
+    """Return whether the edges of `window(…)`, which are multiples of its slide, are whole milliseconds."""
     literals = [part for part in edge.walk() if part.kind == "Literal" and part.fields["dataType"] == "long"]
     return all(_is_multiple(literal.fields["value"]) for literal in literals)
 
@@ -245,7 +245,7 @@ def _is_coarse_unit(unit: Tree) -> bool:
 
 
 def _is_coarse_literal(value: Tree) -> bool:
-    """Return whether a literal is null, or a time with at most three digits of a second's fraction."""
+    """Return whether a literal is null, or a time with at most three fractional digits of a second."""
     if value.fields["value"] is None:
         return True
     fraction = _FRACTION.search(str(value.fields["value"]))

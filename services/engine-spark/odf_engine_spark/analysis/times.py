@@ -1,8 +1,9 @@
-"""What a plan's columns say about time, so that results can be emitted once, when they are final.
+"""Facts about the times in a plan's columns, so that each result can be emitted once, when it is final.
 
-Every row becomes *complete* at a point in event time: an input's record one microsecond after its own event time, a
-window's row at the window's end, a joined row with the later of its sides. The row is emitted when the watermark
-reaches that point. For a time column we know how far its values are from it; all numbers are microseconds.
+Each row becomes *complete* at a point in event time: a record of an input one microsecond after its own event time, the
+row of a window at the end of the window, and a joined row with the later of its sides. The row is emitted when the
+watermark reaches that point. For each time column, the analysis knows how far its values are from that point. All
+numbers are microseconds.
 """
 
 import math
@@ -16,7 +17,7 @@ from odf_engine_spark.analysis.intervals import (
     LONGEST_UNIT_MICROSECONDS,
     UNIT_MICROSECONDS,
     constant,
-    count,
+    literal_duration,
 )
 from odf_engine_spark.spark.tree import Tree
 
@@ -26,30 +27,30 @@ MONDAY: Final = 4 * DAY_MICROSECONDS  # the first one after the epoch
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """How long after a time a row is complete, minimum and maximum."""
+    """The minimum and maximum time from a column's value to the point at which its row is complete."""
 
     lower: float
     upper: float
 
     def later(self, by: float) -> "Span":
-        """Return the span for rows that are complete later."""
+        """Return the span for rows that are complete `by` later."""
         return Span(self.lower + by, self.upper + by)
 
     def widened(self, *, lower: float = 0, upper: float = 0) -> "Span":
-        """Return the span with its ends moved."""
+        """Return the span with `lower` and `upper` added to its ends."""
         return Span(self.lower + lower, self.upper + upper)
 
     def hull(self, other: "Span") -> "Span":
-        """Return the smallest span that contains both."""
+        """Return the smallest span that contains both spans."""
         return Span(min(self.lower, other.lower), max(self.upper, other.upper))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lateness:
-    """Which records are late: those whose last window had ended by their input's watermark.
+    """A rule for late records: a record is late if its last window had ended by the watermark of its input.
 
     Windows of `size` begin at multiples of `slide`, shifted by `offset`, or with each calendar `unit` of at most
-    `size`; size 1 means that each record is late on its own.
+    `size`. With size 1, each record is late on its own.
     """
 
     slide: int = 1
@@ -63,22 +64,25 @@ STRICT: Final = Lateness()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Time:
-    """A time column."""
+    """What is known of a time column."""
 
     span: Span
     period: int = 1
     """All values are multiples of this."""
     windows: Lateness | None = None
-    """Each value is one of these windows of an input's event time; None if it depends on more than that."""
+    """The windows of an input's event time that the values identify; None if values depend on anything else."""
 
     def step(self, size: int) -> int:
-        """Return the minimum distance of values inside a range of `size` that begins at a multiple of it."""
+        """Return the minimum distance of values within a range of `size` that begins at a multiple of `size`."""
         return self.period if size % self.period == 0 else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """A column of windows: `end` spans their ends, which are multiples of `slide` apart; `windows` as in `Time`."""
+    """What is known of a column of windows.
+
+    `end` is the span of the windows' ends, which are multiples of `slide` apart; `windows` is as in `Time`.
+    """
 
     end: Span
     size: int
@@ -87,12 +91,12 @@ class Frame:
 
     @property
     def start_time(self) -> Time:
-        """Return the windows' starts as a time column."""
+        """Return the starts of the windows as a time column."""
         return Time(span=self.end.later(self.size), period=self.slide, windows=self.windows)
 
     @property
     def end_time(self) -> Time:
-        """Return the windows' ends as a time column."""
+        """Return the ends of the windows as a time column."""
         return Time(span=self.end, period=self.slide, windows=self.windows)
 
 
@@ -100,7 +104,7 @@ Times = Mapping[int, Time | Frame]
 
 
 def known_of(value: Tree, times: Times) -> Time | Frame | None:
-    """Return what is known of an expression's time, None if it is not a time."""
+    """Return what is known of an expression, None if it is not a time or window."""
     match value.kind:
         case "AttributeReference":
             return times.get(value.id)
@@ -128,13 +132,13 @@ def known_of(value: Tree, times: Times) -> Time | Frame | None:
 
 
 def time_of(value: Tree, times: Times) -> Time | None:
-    """Return what is known of an expression that is a point in time, not a window."""
+    """Return what is known of an expression, None if it is not a time."""
     time = known_of(value, times)
     return time if isinstance(time, Time) else None
 
 
 def origin_of(value: Tree) -> Tree:
-    """Return the expression from which a time has a constant distance, or whose window's edge it is."""
+    """Return the expression that a time is a constant distance from, or whose window it is an edge of."""
     match value.kind:
         case "Alias" | "GetStructField" | "KnownNullable" | "KnownNotNull" | "DatetimeSub" | "DatetimeAdd":
             return origin_of(value.children[0])
@@ -166,10 +170,10 @@ def _shift_time(value: Tree, times: Times) -> Time | None:
         case "TimestampAdd":
             amount, timestamp = value.children
             unit = UNIT_MICROSECONDS.get(str(value.fields["unit"]).lower())
-            by = count(amount, unit) if unit else None
+            by = literal_duration(amount, unit) if unit else None
         case "DateAdd" | "DateSub":
             timestamp, days = value.children
-            by = count(days, DAY_MICROSECONDS if value.kind == "DateAdd" else -DAY_MICROSECONDS)
+            by = literal_duration(days, DAY_MICROSECONDS if value.kind == "DateAdd" else -DAY_MICROSECONDS)
         case _:
             timestamp, interval = value.children
             by = constant(interval)
@@ -203,7 +207,7 @@ def _truncate_time(timestamp: Tree, unit: Tree, times: Times) -> Time | None:
 
 
 def _coarser(base: Time, size: int, *, offset: int = 0, unit: str = "") -> Lateness | None:
-    """Return the windows of a time truncated to a size, None if they are not windows of event time."""
+    """Return the windows of a time truncated to a size; None if they are not windows of event time."""
     fine = base.windows
     if fine is None or fine.slide < fine.size or (unit and fine.offset):
         return None
@@ -215,14 +219,14 @@ def _coarser(base: Time, size: int, *, offset: int = 0, unit: str = "") -> Laten
 
 
 def is_window(value: Tree) -> bool:
-    """Return whether an expression is an analysed `window(…)`: a struct of conversions without a name in SQL."""
+    """Return whether an expression is an analysed `window(…)`: a struct of conversions that SQL cannot express."""
     struct = value.children[0] if value.kind == "Alias" else value
     kinds = {node.kind for node in struct.walk()}
     return struct.kind == "CreateNamedStruct" and {"PreciseTimestampConversion", "Remainder"} <= kinds
 
 
 def window_of(struct: Tree, times: Times) -> Frame | None:
-    """Return the windows of an analysed `window(…)`, None for any other struct.
+    """Return what is known of an analysed `window(…)`, None for any other struct.
 
     Raises `InvalidQuery` for windows over anything but a time column, and for windows with an offset.
     """
@@ -265,7 +269,10 @@ def _length(struct: Tree) -> int:
 
 
 def session_gap(struct: Tree) -> int | None:
-    """Return the gap of an analysed `session_window(…)`; raises `InvalidQuery` unless it is fixed."""
+    """Return the gap of an analysed `session_window(…)` in microseconds, None for any other struct.
+
+    Raises `InvalidQuery` unless the gap is fixed.
+    """
     nodes = list(struct.walk())
     is_session = struct.kind == "CreateNamedStruct" and not any(node.kind == "Remainder" for node in nodes)
     if not is_session or not any(node.kind == "PreciseTimestampConversion" for node in nodes):

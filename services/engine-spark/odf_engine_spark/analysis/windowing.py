@@ -1,4 +1,4 @@
-"""What `OVER (…)` requires, and how it can be computed incrementally."""
+"""Analysis of `OVER (…)`: what its functions require, and how they can be computed incrementally."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ _ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """How a column of ORDER BY sorts."""
+    """The sort order of a column in ORDER BY."""
 
     is_ascending: bool
     nulls_first: bool
@@ -36,11 +36,11 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Over:
-    """How window functions are computed.
+    """The way in which window functions are computed.
 
-    *partitioned*: by Spark, when a whole partition is complete (`key` is its time column). *ranged*: by Spark, over
-    records at most `preceding` microseconds old. *running*: folded in order of event time. *ranked*: the top N, folded
-    as records arrive.
+    *partitioned*: by Spark, once a whole partition is complete (`key` is its time column). *ranged*: by Spark, over
+    records that are at most `preceding` microseconds older. *running*: updated in the order of event time. *ranked*:
+    the top N, updated as records arrive.
     """
 
     kind: Literal["partitioned", "ranged", "running", "ranked"]
@@ -51,7 +51,7 @@ class Over:
 
 
 def read_over(tree: Tree, times: Times) -> Over:
-    """Return what a plan's window functions require; raises `InvalidQuery` naming what is supported."""
+    """Return the way in which a plan's window functions can be computed; raises `InvalidQuery` for unsupported ones."""
     partition, order = tree.part("partitionSpec"), tree.part("orderSpec")
     orders = tuple(
         Order(
@@ -82,7 +82,7 @@ def read_over(tree: Tree, times: Times) -> Over:
 def in_time(tree: Tree, flow: Flow) -> tuple[Flow, int]:
     """Return the flow of rows that wait until all rows ordered before or with them are complete.
 
-    Also return how long that is after the time by which the OVER orders them.
+    Also returns how much later than the time by which they are ordered the rows are complete, in microseconds.
     """
     order = tree.part("orderSpec")[0].children[0]
     order_time = time_of(order, flow.times)
@@ -118,7 +118,7 @@ def _function(column: Tree) -> str:
 
 
 def _frame(column: Tree) -> tuple[str, int | None]:
-    """Return the kind of frame, and how far back it reaches in microseconds; None for all preceding rows."""
+    """Return the kind of a frame, and how far back it reaches in microseconds; None for all preceding rows."""
     _, spec = column.children[0].children
     frame = spec.children[-1]
     kind = "Range" if "RangeFrame" in str(frame.fields["frameType"]) else "Row"

@@ -1,1 +1,1 @@
-"""Incremental operators, from changelog to changelog: groups, top N, running aggregates, temporal joins."""
+"""Incremental operators, from changelogs to changelogs: groups, top N, running aggregates, temporal joins."""

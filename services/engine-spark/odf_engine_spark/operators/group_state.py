@@ -1,7 +1,7 @@
-"""State of groups between requests: a row per group, with its keys, its number of records and its accumulators.
+"""The state of groups between requests: one row per group, with its keys, number of records and accumulators.
 
-Groups are ordered by their first records, so the same records leave the same state however they were split into
-requests. A state is read from storage that other programs can write to: `ValueError` unless it is valid.
+Groups are ordered by their first records. So the same records leave the same state, however they were split into
+requests. A state is read from storage that other programs can write to, so an invalid one raises `ValueError`.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from odf_engine_spark.values.operations import Numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedRows:
-    """A state and new records, by group.
+    """The rows of a state and new records, assigned to groups.
 
-    Rows are numbered through both; the birth of a group is the number of its first row.
+    Rows are numbered through both. The `birth` of a group is the number of its first row.
     """
 
     state: pa.Table
@@ -31,7 +31,7 @@ class GroupedRows:
 
     @property
     def new_codes(self) -> Numbers:
-        """Return the groups of the new records."""
+        """Return the group of each new record."""
         return self.codes[len(self.state) :]
 
     def born(self, births: Numbers) -> list[pa.Array]:
@@ -39,7 +39,7 @@ class GroupedRows:
         return [column.take(pa.array(births)) for column in self.keys]
 
     def kept(self, births: Numbers, columns: Sequence[pa.Array]) -> pa.Table:
-        """Return the new state: the groups with these births and columns, and those without new records."""
+        """Return the new state: the groups with these births and columns, and the groups without new records."""
         altered = pa.Table.from_arrays([*self.born(births), *columns], schema=self.state.schema)
         is_other = np.ones(len(self.state), dtype=bool)
         is_other[self.touched] = False
@@ -53,9 +53,9 @@ class GroupedRows:
 def group_rows(
     state: pa.Table | None, keys: Sequence[pa.ChunkedArray], folds: Sequence[Fold[Any]], rows: int
 ) -> GroupedRows:
-    """Return the state (empty for None) and `rows` new records, by their keys.
+    """Return the rows of a state, or of no state, and `rows` new records, assigned to groups by their keys.
 
-    A state has the keys, the number of records per group, then the parts of each aggregate.
+    A state has the columns of the keys, the number of records per group, then the parts of each aggregate.
     """
     schema = _schema([column.type for column in keys], folds)
     state = schema.empty_table() if state is None else _check_state(state, schema)
@@ -72,7 +72,7 @@ def group_rows(
 
 
 def load_groups(folds: Sequence[Fold[Any]], rows: pa.Table, first: int) -> list[list[Any]]:
-    """Return the accumulators of groups, a list per row; their columns start at `first`."""
+    """Return the accumulators in the rows of a state, a list per row; their columns start at `first`."""
     by_aggregate = []
     for fold in folds:
         parts = [part.read(rows.column(first + number)) for number, part in enumerate(fold.parts)]
@@ -86,7 +86,7 @@ def load_groups(folds: Sequence[Fold[Any]], rows: pa.Table, first: int) -> list[
 
 
 def store_groups(folds: Sequence[Fold[Any]], groups: Sequence[Sequence[Any]]) -> list[pa.Array]:
-    """Return the columns of the groups' accumulators."""
+    """Return the columns of a state for the accumulators of groups."""
     columns = []
     for index, fold in enumerate(folds):
         states = [group[index].state() for group in groups]

@@ -1,4 +1,4 @@
-"""GROUP BY without windows, as a changelog: each change of the input alters the row of one group, or of two."""
+"""GROUP BY without windows, as a changelog: each change of the input changes the row of one or two groups."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from odf_engine_spark.values.python_values import Plain
 
 @dataclass(slots=True)
 class _Group:
-    """The records of one key: the number of the first, how many there are, and their accumulators."""
+    """A group: the number of its first record, its number of records, and its accumulators."""
 
     birth: int
     records: int
@@ -36,7 +36,7 @@ class _Group:
 
 @dataclass(slots=True)
 class _Grouping:
-    """Changing groups and their output: operations, births of groups, and a list of values per aggregate."""
+    """Groups that are being changed, and their output: operations, births of groups, and values of each aggregate."""
 
     folds: Sequence[Fold[Retractable[Any]]]
     arguments: Sequence[Sequence[Plain]]
@@ -46,7 +46,7 @@ class _Grouping:
     births: list[int] = field(default_factory=list)
 
     def add(self, code: int, row: int, birth: int) -> None:
-        """Add a record to its group, which is created if necessary."""
+        """Add a record to its group, which is created if it does not exist."""
         group = self.groups.get(code)
         if group is None:
             group = self.groups[code] = _Group(birth, 0, [fold.make() for fold in self.folds])
@@ -57,7 +57,7 @@ class _Grouping:
                 folded.add(value)
 
     def take(self, code: int, row: int) -> None:
-        """Remove a record from its group; raises `NothingToRetract` if the group does not have it."""
+        """Remove a record from its group; raises `NothingToRetract` if the group cannot contain it."""
         group = self.groups.get(code)
         if group is None:
             raise NothingToRetract(row)
@@ -70,7 +70,7 @@ class _Grouping:
             raise NothingToRetract(row)
 
     def show(self, code: int) -> None:
-        """Emit the change of a group's row."""
+        """Emit the change of a group's row since it was last emitted."""
         group = self.groups[code]
         old = group.shown
         if not group.records:
@@ -87,7 +87,7 @@ class _Grouping:
         group.shown = new
 
     def put(self, operation: int, birth: int, values: tuple[Plain, ...]) -> None:
-        """Emit a row."""
+        """Emit a row with an operation."""
         self.operations.append(operation)
         self.births.append(birth)
         for column, value in zip(self.values, values, strict=True):
@@ -97,13 +97,12 @@ class _Grouping:
 def aggregate_groups(
     changes: Changes, state: pa.Table | None, *, keys: int, aggregates: Sequence[Aggregate]
 ) -> tuple[Changes, pa.Table]:
-    """Return the changelog of the aggregated groups and the new state.
+    """Return the changelog of the groups, and the new state.
 
-    Records have `keys` columns, then one argument per aggregate.
-
-    Results have the keys, then the aggregates' values. A group exists from its first record to its last; without
-    aggregates its row is its key alone, as for DISTINCT. Raises `ValueError` if `state` is malformed, `InvalidQuery`
-    for unsupported aggregates, `NothingToRetract` for a record that its group does not have.
+    The records have `keys` key columns, then one argument per aggregate. The results have the keys, then the values of
+    the aggregates. A group exists as long as it has records; without aggregates its row is only its key, as for
+    DISTINCT. Raises `ValueError` if `state` is malformed, `InvalidQuery` for unsupported aggregates, and
+    `NothingToRetract` for a record that its group does not have.
     """
     by, inputs = changes.records.columns[:keys], changes.records.columns[keys:]
     folds = [

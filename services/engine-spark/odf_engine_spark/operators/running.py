@@ -23,11 +23,11 @@ def running(
     peers: int | None,
     aggregates: Sequence[Aggregate],
 ) -> tuple[pa.Table, pa.Table]:
-    """Return the aggregates' values as of each record, and the new state; the last columns are the arguments.
+    """Return the values of the aggregates after each record, and the new state; the last columns are the arguments.
 
-    With `peers`, the position of a column, records of a partition that are equal in it share the value after the last
-    of them (RANGE); they have to be in the same request. Without, each record has its own value (ROWS). Raises
-    `ValueError` if `state` is malformed, `InvalidQuery` for unsupported aggregates.
+    `peers` is the position of a column, or None. With it, records of a partition with equal values in that column share
+    the value after the last of them (RANGE); they must be in the same request. Without it, each record has a value of
+    its own (ROWS). Raises `ValueError` if `state` is malformed, and `InvalidQuery` for unsupported aggregates.
     """
     arguments = records.columns[len(records.columns) - len(aggregates) :]
     folds = [
@@ -49,7 +49,7 @@ def _fold(
     columns: Sequence[Sequence[Plain]],
     keys: int,
 ) -> tuple[list[list[Plain]], pa.Table]:
-    """Return each aggregate's value as of each new record, and the new state."""
+    """Return the value of each aggregate after each new record, and the new state."""
     codes, touched = partitions.new_codes, partitions.touched
     rows = partitions.state.take(pa.array(touched))
     groups = dict(zip(partitions.codes[touched].tolist(), load_groups(folds, rows, keys + 1), strict=True))

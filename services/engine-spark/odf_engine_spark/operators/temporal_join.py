@@ -1,4 +1,4 @@
-"""Temporal joins, `FOR SYSTEM_TIME AS OF`: the version of a record that was valid at a time."""
+"""Temporal joins, `FOR SYSTEM_TIME AS OF`: find the version of a record that was valid at a time."""
 
 import numpy as np
 import pyarrow as pa
@@ -8,9 +8,9 @@ from odf_engine_spark.values.operations import Numbers
 
 
 def as_of(left_keys: pa.Table, left_times: Numbers, right_keys: pa.Table, right_times: Numbers) -> Numbers:
-    """Return for each left row the last right row with equal keys whose time is not after its own, or -1.
+    """Return, for each left row, the position of the latest right row with equal keys and no later time, or -1.
 
-    A null key equals nothing. Of right rows with equal times the later one wins.
+    A null key equals nothing. Of right rows with equal times, the last one is returned.
     """
     rows, matched = len(left_times), np.full(len(left_times), -1, dtype=np.int64)
     keys = [

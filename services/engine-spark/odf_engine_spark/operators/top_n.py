@@ -1,4 +1,4 @@
-"""Top N per partition, `row_number() <= limit`, as a changelog keyed by partition and rank (RFC-015)."""
+"""The top N rows per partition, `row_number() <= limit`, as a changelog keyed by partition and rank (RFC-015)."""
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ FIRST: Final = pa.field("first", pa.bool_(), nullable=False)  # in the state: wh
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """A key of ORDER BY: the column's position, and how it sorts."""
+    """A key of ORDER BY: the position of its column, and its sort order."""
 
     column: int
     is_ascending: bool = True
@@ -46,7 +46,7 @@ class SortKey:
 
 @dataclass(slots=True)
 class TopRows:
-    """The sorted rows of one partition, as numbers that sort like the rows; only the first `limit` are emitted."""
+    """The rows of one partition, as numbers that sort like the rows; only the first `limit` are emitted."""
 
     limit: int
     first: list[int] = field(default_factory=list)
@@ -65,7 +65,7 @@ class TopRows:
             heappush(self.others, key)
 
     def take(self, key: int) -> None:
-        """Remove an existing row; another one may move up into the first rows."""
+        """Remove an existing row; the next row may then move up to the first ones."""
         index = bisect_left(self.first, key)
         if index == len(self.first) or self.first[index] != key:
             # It is inside the heap, and skipped when it comes to the top.
@@ -82,7 +82,7 @@ class TopRows:
 
 @dataclass(slots=True, kw_only=True)
 class _Ranking:
-    """`old` rows of the state, then new ones; the partitions that change, and the output."""
+    """The rows of the state (the first `old` ones) and new rows, the partitions that change, and the output."""
 
     rows: pa.Table
     old: int
@@ -94,7 +94,7 @@ class _Ranking:
     numbers: list[int] = field(default_factory=list)  # ranks of the emitted rows
 
     def apply(self, changed: Numbers) -> Flags:
-        """Apply each change and emit its effect; return a mask of the rows that remain."""
+        """Apply all changes, and emit their effects; returns a mask of the rows that remain."""
         operations = changed.tolist()
         partitions, keys = self.partitions[self.old :].tolist(), self.keys[self.old :].tolist()
         codes, by_code = _rows_by_code(self.rows, changed, self.old)
@@ -136,7 +136,7 @@ class _Ranking:
                 self.numbers.extend((index + 1, index + 1))
 
     def is_first(self, flags: Flags) -> Flags:
-        """Return a mask of the rows in the top N; `flags` has it for partitions that have not changed."""
+        """Return a mask of the rows in the top N; `flags` is that mask for partitions that have not changed."""
         changed = np.array(list(self.tops), dtype=np.int64)
         flags = flags & ~is_among(self.partitions, changed)
         rows = [key % len(self.rows) for top in self.tops.values() for key in top.first]
@@ -153,12 +153,12 @@ def top_n(
     limit: int,
     outputs: int | None = None,
 ) -> tuple[Changes, pa.Table]:
-    """Return the changelog of the top-N rows per partition and the new state: every row, in order of arrival.
+    """Return the changelog of the top-N rows per partition, and the new state, which has all rows in order of arrival.
 
-    Results have the first `outputs` columns, by default all, and the rank, int32, from 1. Of rows that tie, the earlier
-    one ranks first. A retraction removes the latest row that is equal in all columns. Without retractions only the top
-    rows of the state are read. Raises `ValueError` if `state` is malformed, `InvalidQuery` for types that cannot be
-    ordered, `NothingToRetract` if no row is equal.
+    Results have the first `outputs` columns (by default all) and the rank, an int32 that starts at 1. Of rows that tie,
+    the earlier one ranks first. A retraction removes the latest row that is equal in all columns. Without retractions,
+    only the top rows of the state are processed. Raises `ValueError` if `state` is malformed, `InvalidQuery` for types
+    that cannot be ordered, and `NothingToRetract` if no row is equal.
     """
     new = positional(changes.records.columns)
     old, flags = _read_state(state, new.schema)
@@ -195,7 +195,7 @@ def top_n(
 
 
 def _read_state(state: pa.Table | None, schema: pa.Schema) -> tuple[pa.Table, Flags]:
-    """Return the rows of a state, none for None, and a mask of those in the top N."""
+    """Return the rows of a state, or no rows, and a mask of those in the top N."""
     if state is None:
         return schema.empty_table(), np.zeros(0, dtype=bool)
     if state.schema != schema.append(FIRST) or state.column(FIRST.name).null_count:
@@ -214,7 +214,7 @@ def _ranks(rows: pa.Table, order: Sequence[SortKey]) -> Numbers:
 
 
 def _changed_partitions(partitions: Numbers, ranks: Numbers, old: int, limit: int) -> dict[int, TopRows]:
-    """Return the partitions that change, with their rows."""
+    """Return the partitions that have new rows, with all their rows."""
     touched = np.flatnonzero(is_among(partitions[:old], partitions[old:]))
     touched = touched[np.argsort(combine_codes(partitions[touched], ranks[touched]), kind="stable")]
     changed_codes, edges = np.unique(partitions[touched], return_index=True)
@@ -228,7 +228,7 @@ def _changed_partitions(partitions: Numbers, ranks: Numbers, old: int, limit: in
 
 
 def _rows_by_code(rows: pa.Table, operations: Numbers, old: int) -> tuple[list[int], dict[int, list[int]]]:
-    """Return the codes by which new rows are equal, and the existing rows for each code that is retracted."""
+    """Return a code per new row that is the same for equal rows, and the existing rows by code, for retracted codes."""
     takes = np.isin(operations, list(TAKES_AWAY))
     if not takes.any():
         return [], {}
@@ -241,7 +241,7 @@ def _rows_by_code(rows: pa.Table, operations: Numbers, old: int) -> tuple[list[i
 
 
 def _results(ranking: _Ranking, outputs: int) -> Changes:
-    """Return the output, without corrections that change no visible column."""
+    """Return the changelog without corrections that change no visible column."""
     operations = np.array(ranking.out.operations, dtype=np.int64)
     rows = ranking.rows.select(range(outputs)).take(pa.array(ranking.out.rows, pa.int64()))
     codes = equality_codes([in_one_piece(column) for column in rows.columns], len(operations))

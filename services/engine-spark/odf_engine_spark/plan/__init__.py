@@ -1,1 +1,1 @@
-"""Query preparation: the plan is split into segments that Spark runs and stages that keep state between requests."""
+"""Preparation of queries: a plan is split into segments, which Spark runs, and stages, which keep state."""

@@ -1,7 +1,7 @@
-"""Calls of aggregate functions in a plan: the aggregates that implement them, and DISTINCT in Spark's own.
+"""Calls of aggregate functions in a plan: the engine's aggregates for them, and DISTINCT in Spark's own.
 
-Next to a DISTINCT, Spark computes partial sums for each of its values and merges them in the order of a hash table. If
-the DISTINCT has a filter, Spark does not: it then computes all other functions over the rows in their order.
+With a DISTINCT, Spark computes partial results for each distinct value, and merges them in the order of a hash table.
+If the DISTINCT has a filter, it does not: it then computes the other functions over the rows in their order.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ def aggregate_calls(expression: Java) -> list[Java]:
 
 
 def function_of(call: Java) -> Function:
-    """Return our name of an aggregate or window function."""
+    """Return the engine's name of an aggregate or window function; raises `InvalidQuery` for unsupported ones."""
     if kind_of(call) == "RowNumber":
         return "count"
     function = kind_of(call.aggregateFunction())
@@ -55,7 +55,7 @@ def function_of(call: Java) -> Function:
 
 
 def aggregate_of(call: Java, type_: pa.DataType) -> Aggregate:
-    """Return the aggregate of a function whose result has a type."""
+    """Return the engine's aggregate for a call with this result type."""
     return Aggregate(function_of(call), pa.int64() if kind_of(call) == "RowNumber" else type_)
 
 
@@ -65,7 +65,7 @@ def window_function(column: Java) -> Java:
 
 
 def unique(calls: Iterable[Java]) -> list[Java]:
-    """Return the calls without semantic duplicates."""
+    """Return the calls without those that are semantically equal to an earlier one."""
     result: list[Java] = []
     for call in calls:
         if not any(call.semanticEquals(other) for other in result):
@@ -74,7 +74,7 @@ def unique(calls: Iterable[Java]) -> list[Java]:
 
 
 def in_order_of_rows(plans: Plans, columns: Sequence[Java], never_null: Java) -> list[Java]:
-    """Return an aggregate's columns, with an always-true filter added to each DISTINCT.
+    """Return the columns of an aggregate with an always-true filter added to each DISTINCT.
 
     Raises `InvalidQuery` for functions of distinct values whose result depends on the order of the values.
     """

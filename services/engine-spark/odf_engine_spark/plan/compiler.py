@@ -1,4 +1,4 @@
-"""Compiles an analysed plan (`plan_shape`) to segments that Spark runs and stages with state (`stateful_steps`)."""
+"""Compiles an analysed plan (`plan_shape`) to segments that Spark runs, and to stages with state (`stateful_steps`)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,7 +44,8 @@ _TIED: Final = ("RowNumber", "NTile", "Lag", "Lead", "NthValue", "First", "Last"
 class Compiler:
     """Compiles one transform; `stages` are in the order of execution.
 
-    `cut` adds a stage for a node with state, from its plan and the requested hidden columns, and returns its output.
+    `cut` adds a stage for a node that keeps state, given the node's plan and the requested hidden columns, and returns
+    a plan for the stage's output.
     """
 
     plans: Plans
@@ -52,7 +53,7 @@ class Compiler:
     stages: list[Stage] = field(default_factory=list)
 
     def last(self, node: Node, plan: Java, columns: Sequence[int], event_time: str) -> Segment:
-        """Return the segment of the output: columns by id, in total order if rows depend on several records."""
+        """Return the segment of the output, with these columns; in total order if rows depend on several records."""
         waits = node.flow.waits
         part = self.part(node, plan, WAITING if waits else RECORDS)
         ids = {column.exprId().id(): column for column in items(part.plan.output())}
@@ -65,7 +66,7 @@ class Compiler:
         return replace(self.segment("", node.flow, part, chosen), join_keys=join_keys_of(node))
 
     def segment(self, name: str, flow: Flow, part: PlanPart, columns: Sequence[Java]) -> Segment:
-        """Return a segment whose plan gives these columns and one hidden one."""
+        """Return a segment for a plan, with these columns and one hidden column."""
         # Rows either wait until they are complete, or belong to the one record whose number they carry.
         hidden = COMPLETE if COMPLETE in part.hidden else ROW
         plans = self.plans
@@ -92,7 +93,7 @@ class Compiler:
         *,
         by_arrival: bool = False,
     ) -> PlanPart:
-        """Return the rows in total order: by completion, then by arrival if requested, then by all columns."""
+        """Return the rows in total order: by completion, `orders`, arrival if requested, and then by all columns."""
         plans = self.plans
         by = [plans.ascending(plans.column(part.plan, part.hidden[COMPLETE])), *orders]
         if by_arrival and ARRIVED in part.hidden:
@@ -102,7 +103,7 @@ class Compiler:
         return PlanPart(plans.sort(by, part.plan), part.hidden)
 
     def part(self, node: Node, plan: Java, hidden: Sequence[str]) -> PlanPart:
-        """Return a node's plan with hidden columns, and with streams as leaves."""
+        """Return the plan of a node with hidden columns, and with leaves for its streams."""
         if node.cut is not None:
             return self.cut(self, node, plan, hidden)
         children = items(plan.children())
@@ -141,7 +142,7 @@ class Compiler:
                 return PlanPart(plan.withNewChildren(self.plans.spark.seq([below.plan])), below.hidden)
 
     def hidden(self, part: PlanPart) -> list[Java]:
-        """Return a plan's hidden columns."""
+        """Return the hidden columns of a plan."""
         return [self.plans.column(part.plan, name) for name in part.hidden.values()]
 
     def _union(self, node: Node, plan: Java, hidden: Sequence[str]) -> PlanPart:
@@ -160,7 +161,10 @@ class Compiler:
         return self.plans.null_of(self.plans.column(part.plan, part.hidden[COMPLETE]))
 
     def _windows(self, node: Node, plan: Java, below: PlanPart) -> PlanPart:
-        """Return an aggregate by a time column: complete with the last record that its group may get."""
+        """Return an aggregation by a time column.
+
+        Its rows are complete with the last record that their group can have.
+        """
         plans = self.plans
         keys, columns = grouping_of(node, plan)
         assert node.key is not None
@@ -183,7 +187,7 @@ class Compiler:
         return LATE in below.hidden and any(1 < rule.slide < rule.size for rule in rules)
 
     def _over(self, node: Node, plan: Java, below: PlanPart) -> PlanPart:
-        """Return window functions over partitions by a time column; ties are broken by all columns."""
+        """Return window functions over partitions by a time column, with ties broken by all columns."""
         plans = self.plans
         columns = items(plan.children().apply(0).output())
         ties = [plans.ascending(column) for column in columns if column.dataType().typeName() != "map"]
@@ -194,14 +198,14 @@ class Compiler:
         return self.with_complete(probe, name, key, node.flow.phase)
 
     def _over_range(self, node: Node, plan: Java, below: PlanPart) -> PlanPart:
-        """Return window functions in order of time: a row is complete when all rows of the same time are."""
+        """Return window functions in the order of time; a row is complete when all rows with the same time are."""
         over = plan.withNewChildren(self.plans.spark.seq([below.plan]))
         key, name = plan.orderSpec().apply(0).child(), self.plans.fresh("__odf_key")
         part = self.with_complete(self.plans.with_key(over, key, name), name, key, node.behind)
         return PlanPart(part.plan, {**below.hidden, **part.hidden})
 
     def with_complete(self, plan: Java, name: str, key: Java, phase: int) -> PlanPart:
-        """Return a plan whose rows are complete `phase` microseconds after the time in a hidden column."""
+        """Return a plan whose rows are complete `phase` microseconds after the time in the hidden column `name`."""
         is_window = key.dataType().typeName() == "struct"
         timestamp = f"{name}.end" if is_window else f"CAST({name} AS TIMESTAMP)"
         complete = self.plans.fresh(COMPLETE)
@@ -220,7 +224,7 @@ class Compiler:
 
 
 def grouping_of(node: Node, plan: Java) -> tuple[list[Java], list[Java]]:
-    """Return an aggregate's keys and its columns; DISTINCT groups by all."""
+    """Return the keys and the columns of an aggregation; DISTINCT groups by all columns."""
     if node.is_distinct:
         columns = items(plan.output())
         return columns, columns
@@ -228,7 +232,7 @@ def grouping_of(node: Node, plan: Java) -> tuple[list[Java], list[Java]]:
 
 
 def _is_reordered(node: Node) -> bool:
-    """Return whether rows may have another order than the records that they come from."""
+    """Return whether rows may have another order than the records that they are computed from."""
     if node.cut is not None:
         return False
     is_own = node.tree.kind in ("Join", "Aggregate", "Distinct", "Window")

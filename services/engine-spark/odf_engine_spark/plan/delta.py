@@ -1,4 +1,4 @@
-"""New records of a stream, which is an input or the output of an earlier stage. Times are microseconds."""
+"""The new records of a stream, which is an input or the output of an earlier stage. Times are in microseconds."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -17,36 +17,36 @@ _SIGNS: Final = ("+A", "-R", "-C", "+C")  # of operations (RFC-015)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """The new part of a stream; one number per record."""
+    """The new records of a stream in one request; the arrays have one number per record."""
 
     records: pa.Table
     operations: Numbers
     complete: Numbers
-    """When each record is complete."""
+    """The watermark at which each record is complete."""
     late: Numbers | None = None
-    """The input's watermark before the record's block; records older than it are late."""
+    """The watermark of the input before each record's block. Records that are older than it are late."""
     blocks: Numbers | None = None
     """The system time of each record's block."""
     name: str = ""
-    """An input's name, empty for the output of a stage."""
+    """The name of an input, empty for the output of a stage."""
     vocab: DatasetVocabulary | None = None
-    """An input's vocabulary, None for the output of a stage."""
+    """The vocabulary of an input, None for the output of a stage."""
     numbers: Numbers | None = None
-    """Of rows that were computed record by record: the number of each one's record across all streams."""
+    """For rows computed from single records: the number of each row's record, counted across all streams."""
 
     def offset(self, record: int) -> int:
-        """Return the offset of one of an input's records."""
+        """Return the offset of an input's record, given by its position."""
         assert self.vocab is not None
         return int(self.records.column(self.vocab.offset_column)[record].as_py())
 
     def describe(self, record: int) -> str:
-        """Return an input's name, and the offset and operation of one of its records."""
+        """Return the name of an input, and the offset and operation of its record at a position."""
         assert self.vocab is not None
         sign = _SIGNS[int(self.operations[record])]
         return f"{self.name}, {self.vocab.offset_column} {self.offset(record)} ({sign})"
 
 
 def nothing(schema: pa.Schema) -> Delta:
-    """Return an empty delta."""
+    """Return a delta without records."""
     none = np.zeros(0, dtype=np.int64)
     return Delta(records=schema.empty_table(), operations=none, complete=none)

@@ -1,4 +1,7 @@
-"""Joins without time bounds keep all rows; those with only old partners give no new results, and bypass Spark."""
+"""Finds the records to join again in a join without time bounds, which keeps all records of both sides.
+
+Records whose partners are all old give no new rows, so they are not passed to Spark.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,13 +19,13 @@ from odf_engine_spark.values.equality_codes import compact, equality_codes, is_a
 
 @dataclass(frozen=True, slots=True)
 class JoinKeys:
-    """Two streams that are joined on a pair of equal columns; columns by position."""
+    """Two streams that are joined on a pair of equal columns, which are given by position."""
 
     left: tuple[str, int]
     right: tuple[str, int]
 
     def recent(self, fed: Mapping[str, pa.Table], before: int) -> dict[str, pa.Table]:
-        """Return the records that a row which was not complete at `before` may depend on."""
+        """Return the records that rows may depend on which were not complete at the watermark `before`."""
         sides = [(fed[stream], fed[stream].column(index)) for stream, index in (self.left, self.right)]
         # Coded together, so that equal keys of both sides have equal codes.
         keys = pa.chunked_array([chunk for _, column in sides for chunk in column.chunks], sides[0][1].type)
@@ -39,7 +42,7 @@ class JoinKeys:
 
 
 def join_keys_of(node: Node) -> JoinKeys | None:
-    """Return the columns on which a plan joins two streams without time bounds, None for any other plan."""
+    """Return the equal columns of a plan that joins two streams without time bounds; None for any other plan."""
     join = _below(node)
     if join.tree.kind != "Join" or join.cut is not None or join_kind(join.tree) != "Inner":
         return None
@@ -62,7 +65,7 @@ def join_keys_of(node: Node) -> JoinKeys | None:
 
 
 def _below(node: Node) -> Node:
-    """Return the first node below those that process each row on its own."""
+    """Return the first node below nodes that process each row on its own."""
     while node.cut is None and len(node.children) == 1 and node.key is None and node.over is None:
         node = node.children[0]
     return node

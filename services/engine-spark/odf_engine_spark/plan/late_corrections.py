@@ -1,10 +1,10 @@
-"""Late records that correct closed windows: `/*+ LATE('2 days') */` (RFC-015).
+"""Corrections of closed windows by late records: `/*+ LATE('2 days') */` (RFC-015).
 
-A window closes when the watermark reaches its end, and is emitted. Records that arrive later, up to the declared bound
-after the end, correct it block by block: with -C/+C if the output has columns that identify rows, otherwise with -R and
-+A. So the output does not depend on which blocks were in one request, and its watermark lags by the bound.
+A window closes when the watermark reaches its end, and is then emitted. Records that arrive later, within the declared
+bound after the end, correct it block by block: with -C/+C if the output has columns that identify rows, else with -R
+and +A. So the output does not depend on how blocks are combined to requests. Its watermark is held back by the bound.
 
-Records that are later than that are dropped in `late_records.py`.
+Records that are later than the bound are dropped in `late_records.py`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,23 +29,23 @@ from odf_engine_spark.values.operations import Numbers
 
 @dataclass(frozen=True, slots=True)
 class LateResult:
-    """Rows of windows in total order, and when each is complete."""
+    """Rows of windows in total order, and the watermark at which each is complete."""
 
     rows: pa.Table
     complete: Numbers
 
     def between(self, after: int, until: int) -> "LateResult":
-        """Return the rows that are complete after one time and until another (inclusive)."""
+        """Return the rows that are complete after the watermark `after`, up to and including `until`."""
         chosen = (self.complete > after) & (self.complete <= until)
         return LateResult(self.rows.filter(pa.array(chosen)), self.complete[chosen])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Near:
-    """The records that matter for rows complete after one time until another, and for those that late records change.
+    """Selects the records that rows complete after `after` up to `until` need, or rows that late records change.
 
-    A row needs records up to `retention` before it is complete. Rows that lack some of theirs lack them both before and
-    after the late records, so they cancel out.
+    A row needs records that are complete up to `retention` before it. A row of which some records are not selected
+    lacks them both with and without the late records, so its differences cancel out.
     """
 
     retention: float
@@ -54,7 +54,7 @@ class _Near:
     until: int
 
     def of(self, records: pa.Table) -> pa.Table:
-        """Return the records that matter, with their hidden columns."""
+        """Return the selected records, with their hidden columns."""
         complete = np.asarray(records.column(COMPLETE))
         matters = complete <= self.until
         if self.retention != FOREVER and self.after != NEVER:
@@ -76,7 +76,7 @@ def check_late(node: Node) -> None:
 def run_late(segment: Segment, step: Step, keys: Sequence[int]) -> Delta:
     """Return the windows that close now and the corrections by late records, in the order of the input's blocks.
 
-    `keys` are the columns that identify a window's rows; empty if no columns do.
+    `keys` are the positions of the columns that identify a window's rows; empty if no columns do.
     """
     (name,) = segment.flow.streams
     delta, now = step.streams[name], step.watermarks.latest
@@ -111,9 +111,10 @@ def run_late(segment: Segment, step: Step, keys: Sequence[int]) -> Delta:
 
 
 def _late_blocks(delta: Delta, segment: Segment) -> Iterator[tuple[int, int, int, Numbers]]:
-    """Yield the blocks with records for closed windows.
+    """Yield the blocks that contain records for closed windows.
 
-    Each with its start and end, the watermark before it, and the completion times of those records, ascending.
+    For each: its start and end among the records, the watermark before it, and the completion times of those records,
+    ascending.
     """
     assert delta.late is not None
     assert delta.blocks is not None
@@ -126,7 +127,7 @@ def _late_blocks(delta: Delta, segment: Segment) -> Iterator[tuple[int, int, int
 
 
 def _results(segment: Segment, step: Step, end: int, near: _Near) -> LateResult:
-    """Return the rows of windows over the stored and the first `end` new records, as far as they matter."""
+    """Return the rows of windows over the stored records and the first `end` new ones, restricted to `near`."""
     (name,) = segment.flow.streams
     delta = step.streams[name]
     part = replace(
@@ -154,7 +155,7 @@ def _as_new_rows(result: LateResult) -> Delta:
 
 
 def _changes_between(before: LateResult, after: LateResult, keys: Sequence[int]) -> Delta:
-    """Return how rows have changed: corrected and retracted ones in their order, then new ones."""
+    """Return the changes between two results: corrected and retracted rows in their order, then new ones."""
     both = pa.concat_tables([before.rows, after.rows])
     old, total = len(before.rows), len(both)
     chosen = both.select(list(keys)) if keys else both
@@ -185,7 +186,10 @@ def _changes_between(before: LateResult, after: LateResult, keys: Sequence[int])
 
 
 def keys_of(node: Node, columns: Sequence[int]) -> tuple[int, ...]:
-    """Return the positions of the columns that identify an aggregate's rows: all its keys; empty if one is missing."""
+    """Return the positions of the columns that identify an aggregate's rows, which are all its keys.
+
+    Empty if the output lacks a key.
+    """
     keys = _keys(node)
     if keys is None:
         return ()
@@ -195,7 +199,7 @@ def keys_of(node: Node, columns: Sequence[int]) -> tuple[int, ...]:
 
 
 def _keys(node: Node) -> tuple[dict[int, int], int] | None:
-    """Return the grouping key of each column, and the number of keys."""
+    """Return the grouping key of each column, by column id, and the number of keys; None if a plan has no keys."""
     tree = node.tree
     if tree.kind == "Aggregate":
         keys = tree.part("groupingExpressions")
@@ -219,7 +223,7 @@ def _keys(node: Node) -> tuple[dict[int, int], int] | None:
 
 
 def _identity(value: Tree, times: Times) -> object:
-    """Return a value equal for expressions that identify the same rows; a window's edge counts as the window."""
+    """Return a value that is equal for expressions that identify the same rows; edges of a window count as it."""
     while value.kind == "Alias" or (
         value.kind == "GetStructField" and isinstance(known_of(value.children[0], times), Frame)
     ):

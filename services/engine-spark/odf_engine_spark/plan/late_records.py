@@ -1,4 +1,4 @@
-"""Drops late records before Spark sees them, and counts them for the coordinator; `analysis/times.py` has the rule."""
+"""Drops late records before they are passed to Spark, and counts them; `analysis/times.py` has the rule."""
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,10 @@ from odf_engine_spark.values.operations import Numbers
 
 
 def drop_late(delta: Delta, rule: Lateness, bound: int, progress: Progress) -> pa.Table:
-    """Return a stream's new records with their hidden columns; drops late records, and counts them."""
+    """Return the new records of a stream with hidden columns, without late records, which are counted in `progress`.
+
+    `bound` is how long after a window's end its records are not late yet (hint LATE), in microseconds.
+    """
     late = np.full(len(delta.records), NEVER) if delta.late is None else delta.late
     # The comparison keeps the subtraction from wrapping around below the smallest int64.
     late = np.where(late < NEVER + bound, NEVER, late - bound)
@@ -28,19 +31,19 @@ def drop_late(delta: Delta, rule: Lateness, bound: int, progress: Progress) -> p
 
 
 def last_ends(times: Numbers, rule: Lateness) -> Numbers:
-    """Return when the last window of each time ends."""
+    """Return, for each time, the end of the last window that contains it."""
     if rule.unit:
         return _unit_ends(times, rule.unit)
     return np.floor_divide(times - rule.offset, rule.slide) * rule.slide + rule.size + rule.offset
 
 
 def first_ends(times: Numbers, rule: Lateness) -> Numbers:
-    """Return when the first window of each time ends."""
+    """Return, for each time, the end of the first window that contains it."""
     return last_ends(times, rule) - (rule.size - rule.slide)
 
 
 def _unit_ends(times: Numbers, unit: str) -> Numbers:
-    """Return when the month, quarter or year of each time ends."""
+    """Return, for each time, the end of its month, quarter or year."""
     months = {"m": 1, "q": 3, "y": 12}[unit]
     number = times.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
     ends = (np.floor_divide(number, months) + 1) * months

@@ -1,4 +1,4 @@
-"""A transform, prepared once and run often: checked, analysed, and compiled so that records can be bound to it."""
+"""Prepares a transform: checks, analyses and compiles it once, so that records can be bound to it many times."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,34 +47,37 @@ RESERVED: Final = "__odf_"  # prefix of hidden columns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTransform:
-    """A transform that passed every check."""
+    """A transform that has passed all checks and is ready to run."""
 
     stages: tuple[Stage, ...]
     last: Segment
     event_time: Time | None
-    """What is known of the output's event time; it decides the watermark."""
+    """What is known of the output's event time, which determines the watermark of the output."""
     schema: pa.Schema
-    """The output as stored, without system columns."""
+    """The columns of the output as stored, without system columns."""
     keys: tuple[int, ...]
-    """The columns that identify a window's rows, for corrections by late records."""
+    """The positions of the columns that identify the rows of a window, for corrections by late records."""
     fingerprint: Fingerprint
-    """The fingerprint of when rows are emitted."""
+    """The fingerprint of what determines when rows are emitted."""
     final_steps: Mapping[str, FinalStep]
-    """The inputs that may never retract, in lower case, each with the step that requires it."""
+    """The inputs that may never retract, in lower case, each with the step that requires this."""
     changes: tuple[SemanticChange, ...]
-    """The changes of results that concern it."""
+    """The changes of the engine's results that concern the query."""
     loss: InvalidQuery | None
-    """The decimal places that it loses: nothing new may, but what a chain has is still analysed."""
+    """The error for decimals that lose digits.
+
+    It refuses new queries, but queries in existing chains are still analysed.
+    """
     refusal: InvalidQuery | None
-    """Why it may not be new, for another reason: what a chain has continues."""
+    """The error for anything else that only new queries are refused for; queries in existing chains continue."""
 
     @property
     def is_stateful(self) -> bool:
-        """Return whether it keeps more than watermarks between requests."""
+        """Return whether the transform keeps more than watermarks between requests."""
         return bool(self.stages) or self.last.waits
 
     def can_retract(self, inputs: Collection[str]) -> bool:
-        """Return whether rows may be retracted later, if records of these inputs (lower case) may be."""
+        """Return whether rows of the output may be retracted later if records of these inputs (lower case) may be."""
         last = self.last
         if last.flow.is_retractable or last.late:
             return True
@@ -91,7 +94,7 @@ class _AnalysedPlan:
 
 
 def steps_of(transform: TransformSql) -> tuple[SqlQueryStep, ...]:
-    """Return the steps, the last one without alias; raises `InvalidQuery` for what this engine cannot run."""
+    """Return the steps of a transform, of which only the last has no alias; raises `InvalidQuery` for invalid steps."""
     if transform.engine.lower() not in ENGINES:
         raise InvalidQuery(text=f"the query is for engine {transform.engine}, but this engine is spark")
     steps = transform.queries or ()
@@ -103,7 +106,7 @@ def steps_of(transform: TransformSql) -> tuple[SqlQueryStep, ...]:
 
 
 def parse_query(spark: Spark, sql: str) -> tuple[Java, Tree]:
-    """Return a query's parsed plan; raises `InvalidQuery` with line and position, and for commands."""
+    """Return the parsed plan of a query, and its tree; raises `InvalidQuery` for commands and syntax errors."""
     check_text(sql, spark.limits)
     try:
         plan = spark.parse(sql)
@@ -117,7 +120,7 @@ def parse_query(spark: Spark, sql: str) -> tuple[Java, Tree]:
 def prepare(
     warm: Spark, transform: TransformSql, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
 ) -> PreparedTransform:
-    """Check a transform against its inputs; raises `InvalidQuery` or `InvalidInput`."""
+    """Check a transform against its inputs, and compile it; raises `InvalidQuery` or `InvalidInput`."""
     _check_inputs(inputs)
     spark = warm.new_session()
     try:
@@ -129,9 +132,9 @@ def prepare(
 
 
 def require_same_results(prepared: PreparedTransform, transform: TransformSql, number: int) -> None:
-    """Raise `ResultsChanged` if results of the query may have changed since the semantics number of its engine.
+    """Raise `ResultsChanged` if results may differ from those of the engine with the semantics `number`.
 
-    Raises `InvalidQuery` if it names a version for which nothing has changed, and loses decimal places.
+    Raises `InvalidQuery` if the transform names a version whose results are the same, but loses digits of decimals.
     """
     if kinds := kinds_since(prepared.changes, number):
         raise ResultsChanged(engine=f"{transform.engine} {transform.version}", kinds="; ".join(kinds))
@@ -155,7 +158,7 @@ def _check_inputs(inputs: Sequence[PlannedInput]) -> None:
 def _compile(
     spark: Spark, analysed: _AnalysedPlan, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
 ) -> PreparedTransform:
-    """Check the analysed plan, and cut it into stages that keep state and a last segment, which Spark runs."""
+    """Check the analysed plan, and compile it to stages that keep state and a last segment, which Spark runs."""
     tree = analysed.tree
     _check_repeatable(spark, analysed.plan)
     meanings = {input_.name.lower(): _meaning(input_) for input_ in inputs}
@@ -190,7 +193,7 @@ def _compile(
 
 
 def _check_late(analysed: _AnalysedPlan, node: Node) -> None:
-    """Raise `InvalidQuery` unless the hint LATE, if there is one, may be used."""
+    """Raise `InvalidQuery` if the query has the hint LATE where it is not allowed."""
     if analysed.late is None:
         return
     if analysed.emits_changes:
@@ -220,13 +223,13 @@ def _find_decimal_loss(spark: Spark, analysed: _AnalysedPlan) -> InvalidQuery | 
 
 
 def _check_new(spark: Spark, analysed: _AnalysedPlan) -> None:
-    """Raise `InvalidQuery` for what no new query may have."""
+    """Raise `InvalidQuery` for what is refused in new queries only."""
     check_nested_times(analysed.plan, analysed.tree)
     check_doubles(spark, analysed.plan, analysed.tree)
 
 
 def _error_of(check: Callable[[], None]) -> InvalidQuery | None:
-    """Return the error of a check, if it has one."""
+    """Return the error that a check raises, or None."""
     try:
         check()
     except InvalidQuery as error:
@@ -235,7 +238,7 @@ def _error_of(check: Callable[[], None]) -> InvalidQuery | None:
 
 
 def _analyse(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Schema]) -> _AnalysedPlan:
-    """Return the plan of the last step, analysed by Spark; all steps are checked."""
+    """Return the analysed plan of the last step; all steps are checked."""
     tables: dict[str, Java] = {}
     as_of: dict[str, AsOf] = {}
     late: int | None = None
@@ -274,7 +277,7 @@ def _analyse(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Sch
 
 @contextmanager
 def _in_step(step: SqlQueryStep, transform: TransformSql) -> Iterator[None]:
-    """Name the step in errors, if there are several."""
+    """Add the name of the step to errors, if there are several steps."""
     try:
         yield
     except (InvalidQuery, *FAULTS) as error:
@@ -287,7 +290,7 @@ def _in_step(step: SqlQueryStep, transform: TransformSql) -> Iterator[None]:
 
 
 def _without_with(spark: Spark, frame: Java) -> Java:
-    """Return the analysed plan with the queries of WITH inlined."""
+    """Return an analysed plan with the queries of WITH inlined."""
     is_inlined, keeps_others, keeps_names = True, False, False
     inline = spark.classes(OPTIMIZER).InlineCTE(is_inlined, keeps_others, keeps_names)
     return inline.apply(frame.queryExecution().analyzed())
@@ -318,7 +321,7 @@ def _check_names(names: Sequence[str], vocab: DatasetVocabulary) -> None:
 
 
 def _check_event_time(prepared: PreparedTransform, column: str) -> None:
-    """Refuse windows and joins whose output's watermark could not be known."""
+    """Raise `InvalidQuery` for windows and joins if the watermark of the output cannot be determined."""
     is_plain = not prepared.is_stateful or prepared.last.flow.is_retractable
     if not is_plain and prepared.event_time is None:
         raise InvalidQuery(

@@ -1,7 +1,7 @@
-"""Parts of a transform that Spark runs: over the new records, or over all that incomplete results still need.
+"""Segments: parts of a transform that Spark runs, over the new records or over all that incomplete rows still need.
 
-Late records are dropped before Spark sees them (`late_records.py`). A stream is what a
-plan reads: an input, or the output of an earlier stage. Times are microseconds.
+Late records are dropped before they are passed to Spark (`late_records.py`). A stream is what a plan reads: an input,
+or the output of an earlier stage. Times are in microseconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,20 +32,20 @@ UNTIL: Final = "__odf_until"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatermarkRange:
-    """Up to when all inputs are complete: before the request, and now; None while unknown."""
+    """The common watermark of all inputs before the request and now; None while unknown."""
 
     before: int | None
     now: int | None
 
     @property
     def latest(self) -> int:
-        """Return up to when rows are complete now."""
+        """Return the current watermark, `NEVER` while unknown."""
         return NEVER if self.now is None else self.now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What the parts of a transform share during one request. `old` is the state before it, `new` the state after."""
+    """The data of one request that all parts of a transform share: `old` is the state before it, `new` after it."""
 
     streams: dict[str, Delta]
     watermarks: WatermarkRange
@@ -56,9 +56,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A plan that Spark runs unchanged. Its last column is hidden; `schema` has the others in Spark's types.
+    """A plan that Spark runs. Its last column is hidden; `schema` describes the others in Spark's types.
 
-    `name` is the prefix of its tables in the state.
+    `name` is the prefix of the segment's tables in the state.
     """
 
     name: str
@@ -72,11 +72,11 @@ class Segment:
     holder: str = ""  # the step that keeps its records, if that is neither a window nor a join
 
     def run(self, step: Step) -> Delta:
-        """Return the new rows: those of each new record, or those that are complete now."""
+        """Return the new rows: those of each new record, or those that have become complete."""
         return self._complete_rows(step) if self.waits else self._by_record(step)
 
     def collect(self, records: Mapping[str, pa.Table]) -> tuple[pa.Table, pa.ChunkedArray]:
-        """Return the rows over these records, and their hidden column."""
+        """Run the plan over these records, and return the rows and their hidden column."""
         spark = self.plans.spark
         if self.waits:
             records = {name: _in_order_of_arrival(table) for name, table in records.items()}
@@ -93,7 +93,7 @@ class Segment:
         return pa.Table.from_arrays(columns, schema=self.schema), hidden
 
     def _by_record(self, step: Step) -> Delta:
-        """Process each new record on its own, in the order of streams and records."""
+        """Process each new record on its own, in the order of streams and of their records."""
         deltas = {name: step.streams[name] for name in self.order(step)}
         operations = np.concatenate([delta.operations for delta in deltas.values()])
         parts = []
@@ -114,9 +114,9 @@ class Segment:
         return Delta(records=table, operations=carried, complete=never, numbers=rows)
 
     def record(self, step: Step, number: int) -> tuple[Delta, int] | None:
-        """Return the input with the record that has this number across all streams, and its number there.
+        """Return the input that has the record with this number across all streams, and the record's position in it.
 
-        None if it is a stage's output.
+        None if the record is from the output of a stage.
         """
         for name in self.order(step):
             delta = step.streams[name]
@@ -126,11 +126,11 @@ class Segment:
         return None
 
     def order(self, step: Step) -> Sequence[str]:
-        """Return the streams of the plan in the order of the transform's inputs."""
+        """Return the streams of the plan, in the order of the transform's inputs."""
         return [name for name in step.streams if name in self.flow.streams]
 
     def _complete_rows(self, step: Step) -> Delta:
-        """Return the rows that became complete with this request, in the order in which they did."""
+        """Return the rows that have become complete in this request, in the order of their completion."""
         fed, now = self.intake(step), step.watermarks.now
         if now is None or not any(len(table) for table in fed.values()) or not self._is_due(step.watermarks):
             return nothing(self.schema)
@@ -149,16 +149,16 @@ class Segment:
         return Delta(records=table, operations=np.zeros(len(table), dtype=np.int64), complete=complete)
 
     def _is_due(self, watermarks: WatermarkRange) -> bool:
-        """Return whether any row can have become complete: windows do so only at their ends."""
+        """Return whether rows can have become complete: those of windows only do at the ends of windows."""
         if watermarks.before is None or watermarks.now is None:
             return True
         period, phase = self.flow.period, self.flow.phase
         return (watermarks.before - phase) // period != (watermarks.now - phase) // period
 
     def intake(self, step: Step) -> dict[str, pa.Table]:
-        """Add the new records to the state, and return the final ones with their hidden columns.
+        """Add the new records to the state, and return the complete records with their hidden columns.
 
-        Afterwards the new state has what later rows need. Late records are dropped and counted.
+        The new state has only the records that later rows need. Late records are dropped and counted.
         """
         fed, now = {}, step.watermarks.latest
         for name in self.order(step):
@@ -172,9 +172,10 @@ class Segment:
         return fed
 
     def _report_held(self, stream: str, complete: Numbers, now: int, progress: Progress) -> None:
-        """Count the records that results may still need which are not emitted yet; LATE keeps more, for corrections.
+        """Count the records that results need which are not emitted yet; not those that LATE keeps for corrections.
 
-        At the watermark that is reported for a record all of its rows are out, also the one that has found no partner.
+        The reported watermark is one at which all rows of a record are emitted, including the row of one without a
+        partner.
         """
         retention, rule = self.flow.retention[stream], self.flow.late[stream]
         if retention == FOREVER:  # of an unbounded join: emitted as soon as both sides are complete
@@ -190,11 +191,11 @@ class Segment:
             progress.hold(len(held), until, by, is_shown=stream in self.flow.shown)
 
     def place(self, stream: str) -> str:
-        """Return the name of a stream's records in the state."""
+        """Return the name of the table in the state that has a stream's records."""
         return f"{self.name}/{stream}"
 
     def known_records(self, stream: str, step: Step) -> pa.Table:
-        """Return a stream's stored and new records in order of arrival, with hidden columns, without late ones."""
+        """Return the stored and new records of a stream in order of arrival, with hidden columns, without late ones."""
         new = drop_late(step.streams[stream], self.flow.late[stream], self.late, step.progress)
         old = step.old.get(self.place(stream))
         if old is None:
@@ -210,7 +211,7 @@ class Segment:
             raise InvalidInput(text=f"the checkpoint's records do not match the query's: {error}") from error
 
     def _is_needed(self, stream: str, complete: Numbers, now: int) -> npt.NDArray[np.bool_]:
-        """Return a mask of records that incomplete output rows may still depend on."""
+        """Return a mask of the records that incomplete rows of the output may still depend on."""
         retention, rule = self.flow.retention[stream], self.flow.late[stream]
         if retention == FOREVER:
             return np.ones(len(complete), dtype=bool)
@@ -220,7 +221,7 @@ class Segment:
 
 
 def _with_until(records: pa.Table) -> pa.Table:
-    """Return records as the state has them: with `UNTIL`, so that blocks of earlier releases replay to equal bytes."""
+    """Return records in the form of the state: with the column `UNTIL`, so that old blocks replay to equal bytes."""
     never = pa.array(np.full(len(records), ALWAYS))
     return records.append_column(UNTIL, never).combine_chunks()
 
@@ -232,7 +233,7 @@ def _in_order_of_arrival(table: pa.Table) -> pa.Table:
 
 
 def _chunks(operations: Numbers, size: int) -> list[tuple[int, int]]:
-    """Return where to split the records: parts of about `size`, never between the halves of a correction."""
+    """Return the edges of parts of about `size` records; the two records of a correction are never separated."""
     edges = [0]
     while edges[-1] < len(operations):
         end = min(edges[-1] + size, len(operations))
@@ -243,7 +244,7 @@ def _chunks(operations: Numbers, size: int) -> list[tuple[int, int]]:
 
 
 def _number_records(deltas: Mapping[str, Delta], start: int, end: int) -> dict[str, pa.Table]:
-    """Return the records numbered `start` to `end` across all streams, with their numbers."""
+    """Return the records with the numbers `start` to `end` (exclusive) across all streams, with the numbers."""
     first, tables = 0, {}
     for name, delta in deltas.items():
         low, high = max(start - first, 0), max(min(end - first, len(delta.records)), 0)

@@ -1,6 +1,6 @@
-"""Stages that fold records into state between two runs of Spark; each produces a stream for the next one.
+"""Stages: steps that fold records into a state between two runs of Spark; each produces a stream for the next step.
 
-What a stage folds, and in which order, does not depend on how records were split into requests.
+The order in which a stage folds records does not depend on how records were split into requests.
 """
 
 from collections.abc import Callable
@@ -31,19 +31,19 @@ Fold = Callable[
 
 
 class Stage(Protocol):
-    """A stage with state; `stream` is its output."""
+    """A step that keeps state; `stream` is the name of its output."""
 
     @property
     def stream(self) -> str:
-        """Return the stream's name."""
+        """Return the name of the output stream."""
 
     def run(self, step: Step) -> Delta:
-        """Return what this request adds to the stream; what the next one needs is then in the new state."""
+        """Return the new records of the output stream; the state for the next request is stored in `step.new`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupBy:
-    """GROUP BY without a window, as a changelog."""
+    """GROUP BY without windows, which emits a changelog."""
 
     stream: str
     segment: Segment
@@ -59,7 +59,7 @@ class GroupBy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopN:
-    """Top N per partition, as a changelog."""
+    """The top N rows per partition, as a changelog."""
 
     stream: str
     segment: Segment
@@ -78,7 +78,7 @@ class TopN:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateCall:
-    """Aggregates over one kind of frame: positions of their arguments and of their values, and the values' types."""
+    """Aggregates over the same kind of frame: the positions of arguments and values, and the types of the values."""
 
     aggregates: tuple[Aggregate, ...]
     types: tuple[pa.DataType, ...]
@@ -89,7 +89,10 @@ class AggregateCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningAggregates:
-    """Running aggregates in order of event time. The first `outputs` columns are passed on, followed by the values."""
+    """Running aggregates in order of event time.
+
+    The first `outputs` columns of the segment are passed on, followed by the values of the aggregates.
+    """
 
     stream: str
     segment: Segment
@@ -99,7 +102,7 @@ class RunningAggregates:
     calls: tuple[AggregateCall, ...]
 
     def run(self, step: Step) -> Delta:
-        """Return the final records, with their values."""
+        """Return the records that have become complete, with the values of the aggregates."""
         delta = self.segment.run(step)
         step.progress.report("running", total=len(delta.records))
         columns: dict[int, pa.ChunkedArray] = dict(enumerate(delta.records.columns[: self.outputs]))
@@ -132,9 +135,10 @@ class RunningAggregates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemporalJoin:
-    """A temporal join. Times are the last columns of the segments, in microseconds.
+    """A temporal join. The last column of each segment is the time of the row or version, in microseconds.
 
-    `behind`: how much earlier than its emission the time of a row may be.
+    `behind` is the maximum, in microseconds, by which the time of a row can be before the watermark at which the row is
+    emitted.
     """
 
     stream: str
@@ -145,7 +149,7 @@ class TemporalJoin:
     is_inner: bool
 
     def run(self, step: Step) -> Delta:
-        """Return the final left rows, each with the version valid at its time."""
+        """Return the left rows that have become complete, each with the version that was valid at its time."""
         rows, versions = self.left.run(step), self._versions(step)
         step.progress.report("versions", total=len(rows.records))
         valid_from = _microseconds(versions, len(self.right.schema) - 1)
@@ -179,7 +183,11 @@ class TemporalJoin:
         return pa.concat_tables([old, new])
 
     def _keep(self, versions: pa.Table, valid_from: Numbers, step: Step) -> None:
-        """Keep the versions that later rows may need: those after the earliest time of one, and those valid then."""
+        """Store the versions that later rows may need.
+
+        The time of a later row is at least the watermark minus `behind`. So these are the versions that begin after
+        that time, and those that are valid at it.
+        """
         # Rows are emitted only up to a watermark, so none was, and each may still ask for any version.
         if step.watermarks.now is None:
             step.new[self.stream] = versions
@@ -195,14 +203,14 @@ class TemporalJoin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Windows that last as long as records arrive without a gap."""
+    """Session windows, which last as long as records arrive without a gap."""
 
     stream: str
     segment: Segment  # hidden column: when a session ends; the column before it lists the session's records
     gap: int
 
     def run(self, step: Step) -> Delta:
-        """Return the sessions that have ended; keep the records of open ones."""
+        """Return the sessions that have ended, and store the records of open ones."""
         (name,) = self.segment.flow.streams
         records, now = self.segment.known_records(name, step), step.watermarks.latest
         complete = np.asarray(records.column(COMPLETE))
@@ -235,7 +243,10 @@ class Session:
         return Delta(records=table, operations=np.zeros(len(table), dtype=np.int64), complete=ends[is_new])
 
     def _report_held(self, records: pa.Table, step: Step) -> None:
-        """Count the records of open sessions; at least one ends where no record of any key comes within the gap."""
+        """Count the records of open sessions, with a watermark at which at least one of the sessions ends.
+
+        That is where no record of any key follows within the gap.
+        """
         if not len(records):
             return
         times = np.sort(np.asarray(records.column(COMPLETE)))
@@ -245,7 +256,7 @@ class Session:
 
 
 def _run_fold(stage: GroupBy | TopN, step: Step, what: str, fold: Fold) -> Delta:
-    """Return the changelog of what a stage shows; the new state has what it keeps."""
+    """Return the changelog of a stage, and store its new state."""
     delta = stage.segment.run(step)
     step.progress.report(what, total=len(delta.records))
     changes = Changes(records=delta.records, operations=delta.operations)
@@ -260,7 +271,7 @@ def _run_fold(stage: GroupBy | TopN, step: Step, what: str, fold: Fold) -> Delta
 
 
 def _retraction_error(segment: Segment, step: Step, delta: Delta, row: int) -> InvalidInput:
-    """Return the error for a change that takes back a record which its stream does not have."""
+    """Return the error for a change that retracts a record which its stream does not have."""
     record = None if delta.numbers is None else segment.record(step, int(delta.numbers[row]))
     if record is None:
         return _state_mismatch(ValueError("they lack a row that is retracted"))

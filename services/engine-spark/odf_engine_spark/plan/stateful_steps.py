@@ -1,4 +1,4 @@
-"""Where a plan is cut at a stateful step: what Spark computes for the step, and where its rows continue."""
+"""Splits a plan at the steps that keep state: what Spark computes for a step, and where its rows continue."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ from odf_engine_spark.spark.logical_plans import COMPLETE, RECORDS, ROW, WAITING
 
 
 def add_stage(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) -> PlanPart:
-    """Add a stage for the node; return a leaf for its output."""
+    """Add a stage for a node that keeps state, and return a leaf for the stage's output."""
     assert node.stream is not None
     match node.cut:
         case "grouped":
@@ -50,7 +50,7 @@ def add_stage(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str])
 
 
 def _input_of(compiler: Compiler, child: Node, plan: Java) -> tuple[PlanPart, Flow]:
-    """Return the input of a fold: changes in order of arrival, or final rows if that order is undefined."""
+    """Return the input of a step: changes in order of arrival, or complete rows if that order is undefined."""
     waits = child.flow.waits or len(child.flow.streams) > 1
     if waits and child.flow.is_retractable:
         child.flow.require_final("a step over several tables")
@@ -98,7 +98,7 @@ def _add_group_by(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[s
 
 
 def _argument(compiler: Compiler, call: Java) -> Java:
-    """Return a function's argument; a non-null constant for one that counts rows."""
+    """Return the argument of a function; for a function that counts rows, a constant that is not null."""
     if kind_of(call) == "RowNumber":
         return compiler.plans.one()
     return call.aggregateFunction().children().apply(0)
@@ -113,7 +113,7 @@ def _segment_for(
     *,
     is_ordered: bool = False,
 ) -> Segment:
-    """Return a segment that computes columns for a fold, in a total order if rows wait for completion."""
+    """Return a segment that computes the columns for a stage, in total order if rows wait for completion."""
     plans = compiler.plans
     part = PlanPart(plans.project([*columns, *compiler.hidden(part)], part.plan), part.hidden)
     own = items(part.plan.output())[: len(columns)]
@@ -234,7 +234,10 @@ def _add_as_of(compiler: Compiler, node: Node, plan: Java) -> None:
 def _as_of_side(
     compiler: Compiler, node: Node, side: int, child: Node, java: Java
 ) -> tuple[list[Java], Segment]:
-    """Return a side's columns and segment, 0 for the rows that ask and 1 for the versions; its time is in micros."""
+    """Return the columns and the segment of one side of a temporal join: 0 for the rows, 1 for the versions.
+
+    The segment's last column is the time in microseconds.
+    """
     plans = compiler.plans
     part = compiler.part(child, java, WAITING)
     columns = items(java.output())
@@ -266,7 +269,7 @@ def _as_of_side(
 def _key_positions(
     equal: Iterable[tuple[int, int]], left: Iterable[Java], right: Iterable[Java]
 ) -> tuple[tuple[int, int], ...]:
-    """Return the positions of equal columns in the left and in the right rows."""
+    """Return the positions of the equal columns in the left and in the right rows."""
     ids = [[column.exprId().id() for column in columns] for columns in (left, right)]
     pairs = (pair if pair[0] in ids[0] else (pair[1], pair[0]) for pair in equal)
     return tuple((ids[0].index(one), ids[1].index(other)) for one, other in pairs)

@@ -1,1 +1,1 @@
-"""The process: gRPC, request threads, identity, the standby engine."""
+"""The engine's process: its gRPC service, threads for requests, identity, and standby."""

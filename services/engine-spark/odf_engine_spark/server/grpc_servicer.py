@@ -1,4 +1,4 @@
-"""The Engine service: FlatBuffers in gRPC (specification: Engine Contract; wire-facts §7)."""
+"""The gRPC service of the engine, with FlatBuffers messages (specification: Engine Contract; wire-facts §7)."""
 
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -59,10 +59,10 @@ CHUNK_BYTES: Final = 1 << 20
 
 
 class EngineServicer(engine_pb2_grpc.EngineServicer):
-    """Serves requests on one warm session."""
+    """Serves requests on one warmed-up Spark session."""
 
     def __init__(self, spark: Spark, *, is_signed: bool, requests: Callable[[], Requests]) -> None:
-        """Serve from a session that has run its first queries."""
+        """Use a session that has already run its first queries; `is_signed` selects signed types for system columns."""
         self._spark = spark
         self._identity = identity_of(spark)
         self._transforms = Transforms(spark, is_signed=is_signed)
@@ -75,7 +75,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
     def ExecuteTransform(
         self, request: engine_pb2.TransformRequest, context: grpc.ServicerContext
     ) -> Iterator[engine_pb2.TransformResponse]:
-        """Execute one step of a transform."""
+        """Execute one step of a transform, and stream the progress and the response."""
 
         def work(reports: Progress) -> engine_pb2.TransformResponse:
             def execute() -> engine_pb2.TransformResponse:
@@ -104,7 +104,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
     def ExecuteRawQuery(
         self, request: engine_pb2.RawQueryRequest, context: grpc.ServicerContext
     ) -> Iterator[engine_pb2.RawQueryResponse]:
-        """Preprocess one batch."""
+        """Run a preprocess query over one batch, and stream the progress and the response."""
 
         def work(reports: Progress) -> RawQueryResponse:
             def execute() -> RawQueryResponse:
@@ -128,7 +128,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
     def ValidateQuery(
         self, request: engine_pb2.ValidateQueryRequest, context: grpc.ServicerContext
     ) -> engine_pb2.ValidateQueryResponse:
-        """Check a query without running it; raises `InvalidQuery`."""
+        """Check a query, or the change of a query, without running it; raises `InvalidQuery`."""
         return self._questions.result(
             context, lambda progress: self._memory.run(lambda: self._validate(request), progress)
         )
@@ -136,7 +136,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
     def MigrateQuery(
         self, request: engine_pb2.MigrateQueryRequest, context: grpc.ServicerContext
     ) -> engine_pb2.MigrateQueryResponse:
-        """Migrate a checkpoint to a query's next version; raises `InvalidQuery`."""
+        """Migrate the checkpoint of a query to the query's next version; raises `InvalidQuery`."""
         migration = migration_of(request)
         self._identity.require(migration.new.transform)
         number = self._identity.number_of(migration.old.transform)
@@ -152,7 +152,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
     def Query(
         self, request: engine_pb2.QueryRequest, context: grpc.ServicerContext
     ) -> Iterator[engine_pb2.ArrowChunk]:
-        """Return the result of an ad-hoc query as an Arrow IPC stream in chunks; raises `InvalidQuery`."""
+        """Run an ad-hoc query, and stream its result as an Arrow IPC stream in chunks; raises `InvalidQuery`."""
         query_tables = tables_of(request)
 
         def work(progress: Progress) -> pa.RecordBatchReader:
@@ -215,7 +215,7 @@ def _read_inputs(inputs: Iterable[engine_pb2.ValidateQueryInput]) -> tuple[Plann
 
 
 def _tables_read(spark: Spark, transform: TransformSql) -> tuple[str, ...]:
-    """Return the tables that a transform reads, in order, without those of its own steps."""
+    """Return the tables that a transform reads, in order of first use, except those that its own steps define."""
     steps = steps_of(transform)
     own = {str(step.alias).lower() for step in steps[:-1]}
     read: dict[str, None] = {}
@@ -240,9 +240,9 @@ def register(
     is_well: Callable[[], bool] = lambda: True,
     on_stuck: Callable[[], None] = lambda: None,
 ) -> Callable[[grpc.Server], tuple[str, ...]]:
-    """Return a function that adds the service to a server and returns its full name.
+    """Return a function that adds the service to a server, and returns the service's full name.
 
-    Callers get heartbeats while `is_well` holds; `on_stuck` is called when a cancelled request cannot be ended.
+    Clients get heartbeats while `is_well` returns True. `on_stuck` is called if a cancelled request does not end.
     """
 
     def add(server: grpc.Server) -> tuple[str, ...]:
@@ -262,10 +262,10 @@ def _response(
     invalid: Callable[[InvalidQuery], R],
     failed: Callable[[str, str], R],
 ) -> R:
-    """Return the result, or the response for what it raised.
+    """Return the result of `execute`, or the response for its error.
 
-    Raises only `EngineNotAvailable`, what a full disk or a process without free files raises, which is no result, and
-    bugs.
+    Still raises `EngineNotAvailable`, the error of a full disk or of too many open files (which must not count as the
+    result of a request), and bugs.
     """
     try:
         with waiting_helps():

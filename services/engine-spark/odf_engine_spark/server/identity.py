@@ -1,9 +1,9 @@
 """The engine's identity: a version that changes only when results may change.
 
-It covers the releases of the packages and platforms that compute, and `SEMANTICS`. That number is raised by hand with
-each change of a result or of a checkpoint; `tests/golden.json` has both for queries of every kind, and
-`analysis/semantic_changes.py` which queries a change concerns. The JVM's build is left out: since release 17 Java
-computes floating point the same everywhere.
+The version contains the releases of the packages and platforms that compute, and `SEMANTICS`. That number is
+incremented by hand with each change of a result or of a checkpoint. `tests/golden.json` has both for queries of every
+kind, and `analysis/semantic_changes.py` knows which queries a change concerns. The build of the JVM is not included:
+since release 17, Java computes floating point the same everywhere.
 """
 
 import hashlib
@@ -29,14 +29,14 @@ OTHER_RELEASES: Final = "other releases of Spark, Arrow, NumPy, Java or Python c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The engine's version, as transforms name it."""
+    """The engine's version, in the form in which transforms name it."""
 
     version: str
 
     def require(self, transform: TransformSql) -> None:
         """Raise `EngineNotAvailable` if the transform names another engine, other releases, or a later number.
 
-        One with an earlier number is accepted: which of its queries have other results, their plans say.
+        A transform with an earlier semantics number is accepted: its plan shows later whether its results differ.
         """
         is_accepted = transform.version is None or (
             self._has_same_releases(transform.version) and self.number_of(transform) <= SEMANTICS
@@ -50,11 +50,11 @@ class Identity:
             raise EngineNotAvailable(text=text)
 
     def number_of(self, transform: TransformSql) -> int:
-        """Return the semantics number of a transform's version."""
+        """Return the semantics number in the version that a transform names."""
         return number_of(transform.version, SEMANTICS)
 
     def differences(self, transform: TransformSql, changes: Iterable[SemanticChange]) -> tuple[str, ...]:
-        """Return the kinds in which results can differ from those of the version that a transform names."""
+        """Return the kinds of differences between this engine's results and those of a transform's version."""
         kinds = kinds_since(changes, self.number_of(transform))
         has_same = transform.version is None or self._has_same_releases(transform.version)
         return kinds if has_same else (OTHER_RELEASES, *kinds)
@@ -64,7 +64,7 @@ class Identity:
 
 
 def identity_of(spark: Spark) -> Identity:
-    """Return the identity of a session's engine."""
+    """Return the identity of the engine that a session belongs to."""
     java = str(spark.method("java.lang.System.getProperty")("java.specification.version"))
     releases = {name: version(name) for name in PACKAGES}
     runs_on = {"java": java, "python": ".".join(platform.python_version_tuple()[:2])}
@@ -73,5 +73,5 @@ def identity_of(spark: Spark) -> Identity:
 
 
 def digest(releases: Mapping[str, str]) -> str:
-    """Return twelve hexadecimal digits that identify the releases."""
+    """Return a short hash of the releases, in hexadecimal digits."""
     return hashlib.sha256(repr(sorted(releases.items())).encode()).hexdigest()[:HASH_DIGITS]

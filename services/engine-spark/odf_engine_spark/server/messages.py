@@ -1,4 +1,4 @@
-"""Conversions between the engine's messages and domain values; what arrives is validated here."""
+"""Conversions between the engine's messages and domain values; received messages are validated here."""
 
 import io
 from collections.abc import Iterable, Iterator
@@ -35,7 +35,7 @@ _FIRST_MS: Final = -_LAST_MS
 
 
 def transform_of(raw: bytes) -> TransformRequest:
-    """Return the request, with its watermarks limited to the range that the state can store."""
+    """Return a decoded transform request, with watermarks limited to the range that a checkpoint can store."""
     request = decode_message(TransformRequest, raw)
     inputs = (
         replace(input_, explicit_watermarks=held_watermarks(input_.explicit_watermarks))
@@ -50,7 +50,7 @@ def transform_response(value: TransformResponse) -> engine_pb2.TransformResponse
 
 
 def invalid_transform(error: InvalidQuery) -> engine_pb2.TransformResponse:
-    """Return the response to a transform whose query is refused or fails."""
+    """Return the response for a transform whose query is refused or fails."""
     response = transform_response(TransformResponseInvalidQuery(message=str(error)))
     match error:
         case QueryOutOfMemory():
@@ -66,9 +66,9 @@ def invalid_transform(error: InvalidQuery) -> engine_pb2.TransformResponse:
 
 
 def held_watermarks(watermarks: Iterable[Watermark]) -> tuple[Watermark, ...]:
-    """Return the watermarks within the years 1677 to 2262, none later than it was.
+    """Return the watermarks limited to the years 1677 to 2262; no watermark gets later.
 
-    A later one is lowered to the end of that range; an earlier one is dropped, as if no watermark were known yet.
+    A later one is lowered to the end of the range. An earlier one is omitted, as if there were no watermark yet.
     """
     last = Timestamp.from_ms(_LAST_MS)
     return tuple(
@@ -79,7 +79,7 @@ def held_watermarks(watermarks: Iterable[Watermark]) -> tuple[Watermark, ...]:
 
 
 def schema_of(raw: bytes) -> pa.Schema:
-    """Return a schema; raises `InvalidInput`."""
+    """Return the Arrow schema in an IPC message; raises `InvalidInput`."""
     try:
         return pa.ipc.read_schema(pa.BufferReader(raw))
     except (pa.ArrowException, OSError) as error:
@@ -87,7 +87,7 @@ def schema_of(raw: bytes) -> pa.Schema:
 
 
 def set_transform_of(raw: bytes) -> SetTransform:
-    """Return the event; raises `InvalidInput` unless it is a SetTransform."""
+    """Return the decoded event; raises `InvalidInput` unless it is a SetTransform."""
     event = decode_event(raw)
     if not isinstance(event, SetTransform):
         raise InvalidInput(text="expected a SetTransform")
@@ -114,7 +114,7 @@ def tables_of(request: engine_pb2.QueryRequest) -> tuple[QueryTable, ...]:
 
 
 def migration_of(request: engine_pb2.MigrateQueryRequest) -> MigrateRequest:
-    """Return the migration request as a value."""
+    """Return a migration request as a domain value."""
     return MigrateRequest(
         old=set_transform_of(request.old_set_transform),
         new=set_transform_of(request.new_set_transform),
@@ -156,7 +156,7 @@ def progress(now: EngineProgress) -> engine_pb2.Progress:
 
 
 def ipc_chunks(records: pa.RecordBatchReader, size: int) -> Iterator[bytes]:
-    """Yield one Arrow IPC stream in chunks of at most `size` bytes, a batch of records in memory at a time."""
+    """Yield one Arrow IPC stream in chunks of at most `size` bytes, with only one batch of records in memory."""
     sink = _Sink()
     with pa.ipc.new_stream(sink, records.schema) as stream:
         for batch in records:
@@ -167,7 +167,7 @@ def ipc_chunks(records: pa.RecordBatchReader, size: int) -> Iterator[bytes]:
 
 
 class _Sink(io.RawIOBase):
-    """A file of which the written part can be taken away."""
+    """A writable file whose content is taken out while it grows."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -187,7 +187,7 @@ class _Sink(io.RawIOBase):
         return len(part)
 
     def take_chunks(self, size: int) -> Iterator[bytes]:
-        """Yield what was written since the last call."""
+        """Yield, in chunks, the bytes written since the last call."""
         whole = b"".join(self._parts)
         self._parts.clear()
         self.waiting = 0

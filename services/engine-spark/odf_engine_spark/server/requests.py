@@ -1,7 +1,7 @@
-"""Requests in flight: a few threads, each with a fair share of Spark, and cancellation of abandoned requests.
+"""Requests in flight: a few threads, each with a fair share of Spark, and the cancellation of abandoned requests.
 
-Every request is one job group, which is cancelled when its caller disconnects or its deadline passes. While a request
-runs, its caller gets a heartbeat every second as long as the JVM responds, so silence means that something is wrong.
+Each request is one Spark job group, which is cancelled when its client disconnects or its deadline passes. While a
+request runs, its client gets a heartbeat every second as long as the JVM responds. So silence means a failure.
 """
 
 import threading
@@ -32,25 +32,26 @@ STOP_PAUSE_SECONDS: Final = 0.5  # for a stopped thread to release what it holds
 
 
 class Call(Protocol):
-    """The part of gRPC's context that is used here."""
+    """The part of gRPC's call context that is used here."""
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
-        """Register a callback for the end of the call; return False if it has ended already."""
+        """Register a callback for the end of the call; returns False if the call has ended already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report(Generic[T]):
-    """How far a request is. The last report has `done`, which holds the result or the exception."""
+    """The progress of a request. The last report has `done`, the future with the result or the exception."""
 
     now: EngineProgress
     done: Future[T] | None = None
 
 
 class MemoryRetry:
-    """Runs requests of which one may fill the heap, so that others run out of memory as well. Thread-safe.
+    """Retries requests that run out of memory because of other requests in the same JVM. Thread-safe.
 
-    What has run out of memory next to others runs once more. Second runs take turns, so that they do not fill the heap
-    together; first runs continue next to them, so a second failure does not show that the work needs too much.
+    A request that ran out of memory while others were running is retried once. Retries run one at a time, so that they
+    do not fill the heap together. As first attempts still run next to a retry, a failed retry does not prove that the
+    request itself needs too much memory.
     """
 
     def __init__(self) -> None:
@@ -59,7 +60,7 @@ class MemoryRetry:
         self.running = 0  # requests
 
     def run(self, work: Callable[[], T], progress: Progress) -> T:
-        """Return the result of `work`, which may run twice; raises `QueryOutOfMemory`."""
+        """Return the result of `work`, which is called at most twice; raises `QueryOutOfMemory`."""
 
         def run_once() -> T:
             try:
@@ -84,7 +85,7 @@ class MemoryRetry:
 
 
 class Requests:
-    """Runs requests on a session."""
+    """Runs requests on a Spark session, in a limited number of threads."""
 
     def __init__(
         self,
@@ -95,10 +96,10 @@ class Requests:
         heap: HeapWatch | None = None,
         grace: float = CANCEL_GRACE_SECONDS,
     ) -> None:
-        """Report while `is_well` holds; `heap` ends requests that fill it.
+        """Send reports while `is_well` returns True; `heap` ends requests that fill the heap.
 
-        The threads of a cancelled request that still work after `grace` seconds are stopped; `on_stuck` is called if
-        that takes as long again.
+        If the threads of a cancelled request still work after `grace` seconds, they are stopped. If they still work
+        after another `grace` seconds, `on_stuck` is called.
         """
         self._spark = spark
         self._is_well = is_well
@@ -108,13 +109,13 @@ class Requests:
         self._pool = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="spark")
         self._guard = threading.Lock()
         self._callers: dict[str, Java] = {}
-        """The JVM's thread of each running request."""
+        """The JVM thread of each running request, by the name of the request."""
         # gRPC calls back on its own thread, which a hanging JVM must not block. A request is cancelled at most twice:
         # at its time limit, and when its caller goes away.
         self._endings = ThreadPoolExecutor(2 * REQUEST_THREADS, thread_name_prefix="endings")
 
     def reports(self, call: Call, work: Callable[[Progress], T]) -> Iterator[Report[T]]:
-        """Yield reports, the first immediately, the last with the finished work."""
+        """Run `work` in a thread, and yield reports: the first one immediately, the last one with the result."""
         name = f"request-{uuid4()}"  # never reused: Spark remembers cancelled names forever
         progress = Progress(stop=lambda: self._endings.submit(self._end, name))
         future = self._pool.submit(self._run, name, progress, work)
@@ -133,7 +134,7 @@ class Requests:
         yield Report(now=progress.now, done=future)
 
     def result(self, call: Call, work: Callable[[Progress], T]) -> T:
-        """Return the work's result, or raise what it raised."""
+        """Run `work` in a thread, and return its result; raises its errors."""
         for report in self.reports(call, work):
             if report.done is not None:
                 return report.done.result()
@@ -187,7 +188,7 @@ class Requests:
             time.sleep(CANCEL_POLL_SECONDS)
 
     def _threads(self, name: str) -> Iterator[Java]:
-        """Yield the JVM's threads that work for a request right now: its tasks, and what analyses and plans."""
+        """Yield the JVM threads that currently work for a request: those of its tasks, and the one that plans."""
         yield from tasks_of(self._spark, name)
         caller = self._callers.get(name)
         if caller is not None and executes_call(self._spark, caller):

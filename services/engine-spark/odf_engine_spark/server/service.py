@@ -28,7 +28,7 @@ EXIT_JVM_LOST: Final = 70  # exit code: the supervisor restarts the process
 
 
 def build(env: IsolatedEnvironment) -> Service:
-    """Return the service once its session is warm: it listens only then, so no client meets a slow first query."""
+    """Return the service after warming up its session. It listens only then, so that no first query is slow."""
     settings = env.settings
     limits = QueryLimits(run_seconds=settings.query_timeout_ms / 1000, result_bytes=settings.query_max_bytes)
     spark = start(settings.spark_master, limits=limits)
@@ -49,9 +49,9 @@ def build(env: IsolatedEnvironment) -> Service:
 
 
 def build_worker(env: IsolatedEnvironment) -> Service:
-    """Return the service once its session is warm and it is to serve; exit if it is not needed.
+    """Return the service once its session is warm and the keeper lets it serve; exits if it is not needed.
 
-    The JVM is watched from the start: a worker that lost its JVM exits, so that the keeper does not rely on it.
+    The JVM is watched from the start: a worker whose JVM is lost exits, so that the keeper does not rely on it.
     """
     service = build(env)
     try:
@@ -62,7 +62,7 @@ def build_worker(env: IsolatedEnvironment) -> Service:
 
 
 def _watch(spark: Spark, heartbeat: Heartbeat) -> Callable[[threading.Event], None]:
-    """Return a watch over the JVM: without one the process is useless, and exits to be restarted."""
+    """Return a background task that exits the process once the JVM has exited or hangs, to be restarted."""
 
     def watch(stop: threading.Event) -> None:
         while not stop.is_set():

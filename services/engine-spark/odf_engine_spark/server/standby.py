@@ -1,9 +1,9 @@
-"""A second engine, warm and waiting, that takes over when the serving one exits.
+"""A second engine, already warmed up, that takes over when the serving one exits.
 
-A keeper runs workers, each with its own JVM. Worker and keeper communicate over the worker's standard input, a socket:
-the worker reports when it is warm, the keeper signals when to serve. A worker whose JVM exits or hangs exits too, even
-while it waits, since the keeper only sees its process. A keeper that exits takes its workers with it. If no standby is
-ready, the keeper exits with the worker's status, and its supervisor restarts it.
+A keeper runs workers, each with a JVM of its own. Worker and keeper communicate over a socket, which is the worker's
+standard input: the worker reports that it is warm, the keeper tells it to serve. A worker whose JVM exits or hangs
+exits too, even while it waits, since the keeper only sees the worker's process. If the keeper exits, its workers do as
+well. If no standby is ready, the keeper exits with the worker's status, and is restarted by its supervisor.
 """
 
 import socket
@@ -33,7 +33,7 @@ class NotWanted(RuntimeError):
 
 @dataclass
 class Worker:
-    """A process that may become the engine."""
+    """An engine process: the serving one or the standby."""
 
     process: "subprocess.Popen[bytes]"
     line: socket.socket
@@ -42,7 +42,7 @@ class Worker:
 
     @classmethod
     def start(cls, command: tuple[str, ...]) -> "Worker":
-        """Start a worker; it warms up and waits."""
+        """Start a worker, which warms up and then waits."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -54,25 +54,25 @@ class Worker:
         return cls(process, ours)
 
     def is_alive(self) -> bool:
-        """Return whether it still runs; also receives its report that it is warm."""
+        """Return whether the process is running; also checks whether it has reported to be warm."""
         if not self.is_ready:
             with suppress(BlockingIOError, ConnectionError):
                 self.is_ready = self.line.recv(1) == READY
         return self.process.poll() is None
 
     def go(self) -> None:
-        """Have it serve as soon as it is warm."""
+        """Tell the worker to serve as soon as it is warm."""
         self.line.send(GO)
 
     def is_busy(self) -> bool:
-        """Return whether it has used the processor since the last check."""
+        """Return whether the process has used CPU time since the last call."""
         spent = processor_time(self.process.pid)
         is_busy = spent - self._spent > MAX_IDLE_CPU_SECONDS
         self._spent = spent
         return is_busy
 
     def end(self) -> None:
-        """Stop it and its child processes."""
+        """Terminate the process, and kill it if it does not exit in time."""
         self.process.terminate()
         try:
             self.process.wait(WORKER_EXIT_SECONDS)
@@ -89,7 +89,10 @@ def keep(
     after: float,
     now: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Keep an engine serving until `stop`, and a standby after `after` quiet seconds; return the exit status."""
+    """Keep an engine serving until `stop` is set, and return the exit status.
+
+    A standby is started once the engine has been idle for `after` seconds.
+    """
     serving, standby = start(), None
     serving.go()
     quiet_since = now()
@@ -129,9 +132,9 @@ def _start_standby(start: Callable[[], Worker]) -> Worker | None:
 
 
 def await_turn(line: socket.socket, *, meanwhile: tuple[Callable[[threading.Event], None], ...] = ()) -> None:
-    """Report that this worker is warm, and return when it may serve; raises `NotWanted`.
+    """Report that this worker is warm, and wait until the keeper tells it to serve; raises `NotWanted`.
 
-    Each of `meanwhile` runs in its own thread while this waits, and is stopped then.
+    While it waits, each function in `meanwhile` runs in a thread.
     """
     line.settimeout(None)
     stop = threading.Event()
@@ -149,7 +152,7 @@ def await_turn(line: socket.socket, *, meanwhile: tuple[Callable[[threading.Even
 
 
 def processor_time(pid: int) -> float:
-    """Return the processor time of a process and its children in seconds; 0 if it cannot be read."""
+    """Return the CPU time of a process and its children in seconds, 0 if it cannot be read."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,1 +1,1 @@
-"""How Spark is used: its JVM and session, plan construction, job groups, readable error messages."""
+"""Use of Spark: its JVM and session, construction of plans, job groups, and readable error messages."""

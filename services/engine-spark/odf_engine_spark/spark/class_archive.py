@@ -1,7 +1,7 @@
-"""Archives the classes that a warm session loads, so that later sessions start sooner.
+"""Archives the classes that a warm session loads (CDS), so that later sessions start sooner.
 
-`python -m odf_engine_spark.spark.class_archive` writes `share/odf/spark.jsa` in the environment (about 160 MB).
-A JVM ignores an archive that was made with another Java or Spark.
+`python -m odf_engine_spark.spark.class_archive` writes `share/odf/spark.jsa` in the environment (about 160 MB). A JVM
+of another version, or with another Spark, ignores the archive.
 """
 
 import os
@@ -11,7 +11,7 @@ from odf_engine_spark.spark.session import ARCHIVE, start
 
 
 def main() -> None:
-    """Start a session, stop it, and move the archive that it writes into place."""
+    """Start and stop a session, and move the archive that its JVM writes into place."""
     ARCHIVE.parent.mkdir(parents=True, exist_ok=True)
     new = ARCHIVE.with_name(f"{ARCHIVE.name}.{os.getpid()}")
     spark = start("local[2]", archive_to=new)

@@ -1,4 +1,4 @@
-"""Spark's errors as users need them: message, line and position; no plan, no stack trace of the JVM."""
+"""Converts Spark's errors to messages for users, with line and position but without plans and stack traces."""
 
 import re
 from typing import Final
@@ -49,11 +49,11 @@ MAX_MESSAGE_CHARACTERS: Final = 2000
 
 
 class EngineFault(RuntimeError):
-    """Spark failed for a reason outside the query."""
+    """Spark failed for a reason that is not in the query."""
 
 
 def query_fault(error: Exception) -> InvalidQuery:
-    """Return Spark's error as the user's error; raises `EngineFault` if the query did not cause it.
+    """Return the user's error for an error of Spark; raises `EngineFault` if the query did not cause it.
 
     Raises `StorageUnavailable` if the disk is full.
     """
@@ -92,7 +92,7 @@ _DOTTED: Final = "; if it is an input, put its name in backticks (`{name}`), or 
 
 
 def no_table(name: str) -> str:
-    """Return the message for a table that a query cannot read."""
+    """Return the message for a table that does not exist for a query."""
     return f"table {name} does not exist among the inputs and the earlier steps"
 
 
@@ -104,7 +104,7 @@ def _no_function(name: str) -> str:
 
 
 def _resource_fault(text: str) -> InvalidQuery | None:
-    """Return the error for a query that met a limit of the JVM, by its message with all causes.
+    """Return the error for a query that exceeded a resource of the JVM, by the message of Spark's error, else None.
 
     Raises `StorageUnavailable` if the disk is full.
     """
@@ -126,7 +126,7 @@ def _is_stack_overflow(error: Exception) -> bool:
 
 
 def _state_and_message(error: Exception) -> tuple[str | None, str]:
-    """Return the SQL state, None if Spark gives none, and the message."""
+    """Return the SQL state of an error, None if Spark gives none, and its message."""
     if isinstance(error, PySparkException):
         return error.getSqlState(), str(error)
     assert isinstance(error, Py4JJavaError)
@@ -137,9 +137,9 @@ def _state_and_message(error: Exception) -> tuple[str | None, str]:
 
 
 def _fault_of_query(error: Exception) -> str | None:
-    """Return the message of the first cause that the query or its records are to blame for; None without such a one.
+    """Return the message of the first cause that is the fault of the query or of its records; None if there is none.
 
-    Spark wraps what a task or a sub-query throws in an exception without SQL state.
+    Spark wraps an error of a task or sub-query in an exception without a SQL state.
     """
     thrown = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
     for _ in range(MAX_CAUSES):

@@ -1,6 +1,6 @@
-"""Functions that are not listed do not exist for Spark: they are removed from its registries before any SQL runs.
+"""Removes functions that are not listed from Spark's registries before any SQL runs, so that queries cannot call them.
 
-Sessions copy Spark's registries when they are created, so those of the JVM and of the first session are enough.
+Sessions copy the registries when they are created, so only those of the JVM and of the first session are changed.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,10 @@ _ANALYSIS: Final = "org.apache.spark.sql.catalyst.analysis"
 
 
 def remove_unlisted(spark: Spark, listed: frozenset[str]) -> None:
-    """Remove each function from Spark whose name is not `listed`; call it before other sessions are created."""
+    """Remove all functions from Spark whose names are not in `listed`.
+
+    Must be called before other sessions are created.
+    """
     state = spark.java.sessionState()
     of_jvm = [
         spark.singleton(f"{_ANALYSIS}.{name}").builtin()
@@ -24,7 +27,7 @@ def remove_unlisted(spark: Spark, listed: frozenset[str]) -> None:
 
 
 def _find_unlisted(registry: Java, listed: frozenset[str]) -> Iterator[Java]:
-    """Yield the identifiers of a registry's other functions; few calls, as there are hundreds of functions."""
+    """Yield the identifiers of the functions that are not listed, with few calls into the JVM."""
     identifiers = registry.listFunction()
     for index, text in enumerate(str(identifiers.mkString("\n")).splitlines()):
         if text.rpartition(".")[2].strip("`") not in listed:

@@ -1,7 +1,7 @@
-"""Ends the request that fills the heap, before the JVM does little else than collect garbage.
+"""Ends the request that fills the heap, before the JVM spends most of its time in garbage collections.
 
-A single value that grows slowly, such as a long list, gets no `OutOfMemoryError` for minutes: each collection frees a
-little, and while it runs the JVM answers nobody.
+A single value that grows slowly, such as a long list, may not cause an `OutOfMemoryError` for minutes: each collection
+frees a little memory, and the JVM does not respond during a collection.
 """
 
 import threading
@@ -26,19 +26,19 @@ _BEANS: Final = "java.lang.management.ManagementFactory"
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A running request."""
+    """A running request: its JVM threads, and a function that ends it."""
 
     threads: Callable[[], Iterator[Java]]
-    """Yields the JVM's threads that work for it right now."""
+    """Yields the JVM threads that currently work for the request."""
     end: Callable[[], None]
-    """Ends it; returns once no thread works for it, or once the engine is to be replaced."""
+    """Ends the request; returns once no thread works for it any more, or the engine is about to be restarted."""
 
 
 class HeapWatch:
-    """Watches the heap while a request runs. Thread-safe."""
+    """Watches the heap while requests are running. Thread-safe."""
 
     def __init__(self, spark: Spark) -> None:
-        """Watch the JVM that a Spark session runs in."""
+        """Watch the heap of a session's JVM."""
         self._spark = spark
         self._guard = threading.Lock()
         self._requests: dict[str, Watched] = {}
@@ -46,7 +46,7 @@ class HeapWatch:
 
     @contextmanager
     def watching(self, name: str, request: Watched) -> Iterator[None]:
-        """End the request if it fills the heap while the block runs."""
+        """Watch a request during the `with` block: it is ended if it fills the heap."""
         with self._guard:
             self._requests[name] = request
             if not self._is_watching:
@@ -94,7 +94,7 @@ class HeapWatch:
         self._spark.method("java.lang.System.gc")()
 
     def _is_full(self) -> bool:
-        """Return whether most of the heap was in use after the last collection."""
+        """Return whether more than `heap_share` of the heap was still in use after the last collection."""
         pools = [
             pool for pool in self._spark.method(f"{_BEANS}.getMemoryPoolMXBeans")() if pool.getName() in _HEAP
         ]
@@ -104,7 +104,7 @@ class HeapWatch:
         )
 
     def _read_allocated_bytes(self) -> Mapping[str, Mapping[int, int]]:
-        """Return the bytes that each thread of each request has allocated since it started."""
+        """Return the bytes that each JVM thread of each request has allocated since the thread was started."""
         with self._guard:
             requests = dict(self._requests)
         size_of = self._spark.method(f"{_BEANS}.getThreadMXBean")().getThreadAllocatedBytes

@@ -1,4 +1,4 @@
-"""Whether the JVM responds: its process may exist and yet hang."""
+"""Checks whether the JVM responds, as its process may be running but hang."""
 
 import threading
 import time
@@ -13,17 +13,17 @@ TOLERATED_SILENCE_SECONDS: Final = 5.0  # without a response
 
 
 class Heartbeat:
-    """Probes the JVM in a loop by reading its clock."""
+    """Probes the JVM periodically, by reading its clock."""
 
     def __init__(self, spark: Spark, now: Callable[[], float] = time.monotonic) -> None:
-        """Start as if the JVM had just responded."""
+        """Count the JVM as responsive at first."""
         self._spark = spark
         self._now = now
         self._heard = now()
 
     @property
     def silence(self) -> float:
-        """Return the seconds since the last response."""
+        """Return the seconds since the JVM last responded."""
         return self._now() - self._heard
 
     def is_well(self) -> bool:
@@ -31,7 +31,7 @@ class Heartbeat:
         return self.silence < TOLERATED_SILENCE_SECONDS
 
     def run(self, stop: threading.Event) -> None:
-        """Probe until stopped, or until the JVM has exited."""
+        """Probe the JVM until `stop` is set or the JVM has exited."""
         while not stop.wait(PROBE_INTERVAL_SECONDS) and self._spark.is_alive():
             self._spark.method("java.lang.System.nanoTime")()
             self._heard = self._now()

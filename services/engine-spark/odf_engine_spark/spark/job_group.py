@@ -1,4 +1,4 @@
-"""The Spark jobs of one request: one group, in the scheduler pool of its thread."""
+"""The Spark jobs of a request: they form one job group, in the scheduler pool of the request's thread."""
 
 import threading
 from collections.abc import Collection, Iterable, Iterator
@@ -14,7 +14,7 @@ _CALL: Final = "py4j.commands."  # in the stack of a thread that executes a call
 
 
 def begin(spark: Spark, name: str) -> Java:
-    """Assign the jobs that this thread starts from now on to the request; return the JVM's thread of its calls."""
+    """Assign the jobs that this thread starts from now on to a request, and return the JVM thread of its calls."""
     _clear_stop(spark)
     context = spark.session.sparkContext
     context.setJobGroup(name, name, interruptOnCancel=True)
@@ -23,36 +23,36 @@ def begin(spark: Spark, name: str) -> Java:
 
 
 def cancel(spark: Spark, name: str) -> None:
-    """Cancel the request's running and future jobs.
+    """Cancel the running and the future jobs of a request.
 
-    Tasks check for cancellation between two records: one that turns a record into a billion rows notices late.
+    A task checks for cancellation between two records, so a record that expands to a billion rows delays it.
     """
     context: Java = spark.session.sparkContext._jsc.sc()  # noqa: SLF001 - PySpark cancels running jobs only
     context.cancelJobGroupAndFutureJobs(name)
 
 
 def tasks_of(spark: Spark, name: str) -> Iterator[Java]:
-    """Yield the threads that run the request's tasks right now."""
+    """Yield the JVM threads that currently run tasks of a request."""
     return running_tasks(spark, _stages_of(spark, name))
 
 
 def _stages_of(spark: Spark, name: str) -> Collection[int]:
-    """Return the stages of a request's jobs, also of those that began while it was cancelled."""
+    """Return the stages of a request's jobs, including jobs that began during the cancellation."""
     tracker = spark.session.sparkContext.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(name)]
     return {stage for info in jobs if info is not None for stage in info.stageIds}
 
 
 def executes_call(spark: Spark, thread: Java) -> bool:
-    """Return whether a thread of the JVM executes a call from Python, such as one that plans a query."""
+    """Return whether a JVM thread is executing a call from Python, for example to plan a query."""
     return _CALL in str(spark.method("scala.runtime.ScalaRunTime.stringOf")(thread.getStackTrace()))
 
 
 def stop_threads(threads: Iterable[Java]) -> None:
-    """Throw an error in threads of the JVM, in each as soon as it is yielded; it reaches them sooner or later.
+    """Raise an error in each of these JVM threads (`Thread.stop`); it may take effect later.
 
-    Java's own loops, and those of Spark's functions, look at no flag. Java deprecates this since the thread may leave
-    shared state unfinished: a query that computes for seconds changes none. Java 20 and later have no such call.
+    Java's own loops, and those of Spark's functions, check no flag. Java deprecates this method because shared state
+    may remain inconsistent; a query that computes for seconds does not change any. Java 20 and later do not support it.
     """
     for thread in threads:
         with suppress(Py4JError):
@@ -60,7 +60,7 @@ def stop_threads(threads: Iterable[Java]) -> None:
 
 
 def _clear_stop(spark: Spark) -> None:
-    """Discard an error of `stop_threads` that reached this thread after its former request had ended."""
+    """Discard an error of `stop_threads` that reaches this JVM thread only after its previous request has ended."""
     for _ in range(2):  # the error, then the interrupt that comes with it
         with suppress(Py4JError):
             spark.method("java.lang.Thread.interrupted")()
@@ -68,7 +68,10 @@ def _clear_stop(spark: Spark) -> None:
 
 
 def running_tasks(spark: Spark, stages: Collection[int]) -> Iterator[Java]:
-    """Yield each thread right after its name has shown that it runs such a task: threads of the pool take others."""
+    """Yield the JVM threads that run tasks of these stages.
+
+    Each is yielded as soon as its name has been checked, because threads of the pool quickly take other tasks.
+    """
     if not stages:
         return
     for thread in spark.method("java.lang.Thread.getAllStackTraces")().keySet().toArray():

@@ -1,7 +1,7 @@
-"""The few calls into Spark's JVM that the engine makes: parse, analyse, pass records in, collect records.
+"""The calls into Spark's JVM that the engine makes: parse, analyse, pass records in, collect records.
 
-Every call over py4j costs a fraction of a millisecond, so trees are transferred whole, as JSON. Objects of the JVM are
-untyped in Python: they are `Java`, and do not leave this service.
+Each call over py4j takes a fraction of a millisecond, so trees are transferred as a whole, as JSON. Objects of the JVM
+are untyped in Python: they have the type `Java`, and are only used in this service.
 """
 
 import json
@@ -37,7 +37,7 @@ _MAX_BUILT_ELEMENTS: Final = 3  # up to which a list is shorter to build than to
 
 @dataclass(frozen=True, slots=True)
 class Spark:
-    """One isolated session of the warm JVM: its own views and settings, shared threads and caches."""
+    """An isolated session of the warm JVM, with its own views and settings, and shared threads and caches."""
 
     session: SparkSession
     limits: QueryLimits = field(default_factory=QueryLimits)
@@ -51,25 +51,25 @@ class Spark:
         return Classes(self._client, package)
 
     def method(self, name: str) -> Java:
-        """Return a static method by its full name."""
+        """Return a static Java method by its qualified name."""
         return _static_method(self._client, name)
 
     def singleton(self, name: str) -> Java:
-        """Return a Scala object by its full name."""
+        """Return a Scala object by its qualified name."""
         return _singleton(self._client, name)
 
     @property
     def java(self) -> Java:
-        """Return the JVM's session object."""
+        """Return the Java object of the session."""
         return self.session._jsparkSession  # noqa: SLF001 - the public interface has no parser and no plans
 
     def is_alive(self) -> bool:
-        """Return whether the JVM still runs."""
+        """Return whether the JVM is running."""
         process = self._process
         return process is None or process.poll() is None
 
     def await_exit(self, timeout: float) -> bool:
-        """Wait until the JVM has exited, for at most `timeout` seconds; return whether it has."""
+        """Wait up to `timeout` seconds until the JVM has exited, and return whether it has."""
         process = self._process
         if process is None:
             time.sleep(timeout)
@@ -106,31 +106,33 @@ class Spark:
         return process
 
     def parse(self, sql: str) -> Java:
-        """Return the parsed, unresolved plan; raises Spark's `ParseException`."""
+        """Return the parsed plan of a query, not yet analysed; raises Spark's `ParseException`."""
         # The parser takes its settings, such as those on variables in the text, from the thread's active session.
         self.singleton("org.apache.spark.sql.classic.SparkSession").setActiveSession(self.java)
         return self.java.sessionState().sqlParser().parsePlan(sql)
 
     def asks_present(self, plan: Java) -> bool:
-        """Return whether a string literal of an analysed plan, such as 'now', becomes the current time at runtime."""
+        """Return whether an analysed plan has a string literal, such as 'now', that means the current time."""
         plain = self.singleton(f"{OPTIMIZER}.ReplaceExpressions").apply(plan)
         resolved = self.singleton(f"{OPTIMIZER}.SpecialDatetimeValues").apply(plain)
         return not resolved.fastEquals(plain)
 
     def frame(self, plan: Java) -> Java:
-        """Return the plan, analysed and ready to run; raises Spark's `AnalysisException`."""
+        """Return a data frame of a plan, analysed and ready to run; raises Spark's `AnalysisException`."""
         return self.method("org.apache.spark.sql.classic.Dataset.ofRows")(self.java, plan)
 
     def arrow_session(self) -> "Spark":
-        """Return a new session whose relations stay in Arrow format until a task reads them, however small they are."""
+        """Return a new session that keeps even small relations in Arrow format until a task reads them."""
         session = self.session.newSession()
         session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0b")
         return replace(self, session=session)
 
     def relation(self, records: pa.Table, at_a_time: int | None = None) -> Java:
-        """Return records as a leaf of a plan; the columns have Spark's types already. They pass through memory only.
+        """Return records as a leaf of a plan; their columns must have Spark's types.
 
-        `at_a_time` limits the records per Arrow batch.
+        They are passed to the JVM in memory.
+
+        `at_a_time` limits the number of records per Arrow batch.
         """
         with os.fdopen(os.memfd_create("records"), "wb") as sink:
             with pa.ipc.new_stream(sink, records.schema) as stream:
@@ -145,7 +147,7 @@ class Spark:
             return frame.queryExecution().analyzed()
 
     def collect(self, frame: Java) -> pa.Table:
-        """Run the plan, and return its rows in the order of Spark's partitions."""
+        """Run a plan, and return its rows in the order of Spark's partitions."""
         frame.queryExecution().executedPlan()  # an error of planning would leave the call below waiting forever
         # Not `toArrow`, whose cast refuses a null struct for the null fields in it, if these are required. The JVM
         # waits for a connection without limit, so the socket, which may be one open file too many, exists before.
@@ -164,7 +166,7 @@ class Spark:
         return to_arrow_schema(schema, timezone="UTC").empty_table()
 
     def seq(self, items: Iterable[Java]) -> Java:
-        """Return a Scala list, in as few calls as possible: most are empty or have one element."""
+        """Return a Scala list, built with few calls: most lists are empty or have one element."""
         elements = list(items)
         if len(elements) > _MAX_BUILT_ELEMENTS:
             return self.method("org.apache.spark.api.python.PythonUtils.toSeq")(elements)
@@ -179,7 +181,7 @@ class Spark:
         return array
 
     def is_a(self, value: Java, name: str) -> bool:
-        """Return whether a value is an object of a Java class, given by its full name."""
+        """Return whether a value is an instance of a Java class, given by its qualified name."""
         return isinstance(value, JavaObject) and bool(is_instance_of(self._gateway, value, name))
 
 
@@ -193,15 +195,14 @@ def _receive_batches(connection: socket.socket, secret: str) -> list[pa.RecordBa
 class Classes:
     """The classes of a Java package, as attributes.
 
-    py4j's own packages ask the JVM what each part of a name is: to find that `org` is not a class, it looks into all
-    jars.
+    py4j's own packages ask the JVM about each part of a name: to find that `org` is not a class, it searches all jars.
     """
 
     client: Java
     package: str
 
     def __getattr__(self, name: str) -> Java:
-        """Return a class; one that does not exist fails when it is used."""
+        """Return a class; if it does not exist, its use fails."""
         return JavaClass(f"{self.package}.{name}", self.client)
 
 
@@ -217,7 +218,7 @@ def _singleton(client: Java, name: str) -> Java:
 
 
 def tree_of(plan: Java) -> Tree:
-    """Return a plan as a tree of plain values; queries named by WITH become its children."""
+    """Return a plan as a tree of plain values; the queries that its WITH defines become further children."""
     nodes = json.loads(plan.toJSON())
     expansions = [node for node in nodes if node["class"].endswith(".Expand")]
     if any(node["projections"] is None for node in expansions):
@@ -230,7 +231,7 @@ def tree_of(plan: Java) -> Tree:
 
 
 def _expansions(plan: Java) -> list[Any]:
-    """Return the projections of a plan's expansions, in pre-order: Spark omits some of them from its JSON."""
+    """Return the projections of the expansions in a plan, in pre-order, as Spark omits some of them from its JSON."""
     below = [
         expansion
         for index in range(plan.children().size())
@@ -246,7 +247,7 @@ def _expansions(plan: Java) -> list[Any]:
 
 
 def _named_queries(plan: Java) -> tuple[Tree, ...]:
-    """Return the queries that `WITH` names anywhere in an unresolved plan: Spark omits them from its JSON."""
+    """Return the queries that WITH defines anywhere in an unresolved plan, as Spark omits them from its JSON."""
     queries: list[Tree] = []
     if plan.getClass().getSimpleName() == "UnresolvedWith":
         relations = plan.cteRelations()

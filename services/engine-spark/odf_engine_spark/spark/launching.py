@@ -1,7 +1,8 @@
-"""Starts Spark's JVM so that it dies with this process, whatever it is doing, and with little of its environment.
+"""Starts Spark's JVM so that it is killed with this process, and with only the environment variables that it needs.
 
-On its own, the JVM exits when its standard input closes. During a garbage collection it notices that many seconds
-later, and while stopped (SIGSTOP) never: so the kernel is asked to kill it. PySpark has no option for the launcher.
+By itself, the JVM exits when its standard input is closed. It notices that many seconds later during a garbage
+collection, and never while it is stopped (SIGSTOP). So the kernel is asked to kill it. PySpark has no option for this,
+so its `Popen` is replaced.
 """
 
 import atexit
@@ -22,9 +23,10 @@ JVM_EXIT_SECONDS: Final = 5.0  # for the JVM to remove its folders when the proc
 
 @contextmanager
 def bound_to_us(variables: Mapping[str, str]) -> Iterator[None]:
-    """Make a JVM that is started inside the block die with this process, and start with few variables and `variables`.
+    """Start JVMs inside the `with` block with few environment variables and `variables`, and bound to this process.
 
-    It also dies with the thread that starts it, which must therefore live as long as the process.
+    The kernel kills such a JVM with this process, and also with the thread that starts it. So that thread must live as
+    long as the process.
     """
     spark: Any = java_gateway  # it imported the name from `subprocess`
     plainly = spark.Popen
@@ -46,7 +48,7 @@ def bound_to_us(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Let the JVM exit normally: killed, it leaves its folders behind."""
+    """Let the JVM exit normally, because a killed JVM leaves its folders behind."""
     if process.stdin is not None:
         process.stdin.close()
     with suppress(subprocess.TimeoutExpired):

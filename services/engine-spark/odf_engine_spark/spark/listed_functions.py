@@ -1,8 +1,8 @@
-"""All functions of Spark, each once: allowed in transforms, in ad-hoc queries only, or refused.
+"""All functions of Spark, each listed once: allowed in transforms, in ad-hoc queries only, or refused.
 
-A function is written as `name:Class+Class`: its name in SQL, and the classes (without their packages) that a plan may
-have for it. What is not listed is refused, so a function of a new release of Spark stays refused until it has been
-reviewed. Operators are functions too.
+A function is written as `name:Class+Class`: its name in SQL, and the names of the classes, without package, that it may
+have in a plan. Functions that are not listed are refused. So a function of a new Spark release stays refused until it
+has been reviewed. Operators are functions, too.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,22 +11,22 @@ from typing import Final
 
 
 def names_in(text: str) -> frozenset[str]:
-    """Return the words of a text."""
+    """Return the whitespace-separated names in a string."""
     return frozenset(text.split())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restriction:
-    """Functions that cannot be used, in transforms or anywhere: why, and what to use instead."""
+    """Functions that may not be used in transforms, or at all, with the reason and the alternative."""
 
     functions: str
     classes: frozenset[str] = frozenset()
-    """Expressions without a function's name."""
+    """Classes of expressions that have no function name in SQL."""
     why: str
     instead: str = ""
 
     def __str__(self) -> str:
-        """Return the reason and the advice."""
+        """Return the reason and the remedy."""
         return f"{self.why}: {self.instead}" if self.instead else self.why
 
 
@@ -235,7 +235,7 @@ IN_TRANSFORMS: Final[Mapping[str, str]] = {
         try_aes_decrypt:TryAesDecrypt typeof:TypeOf
     """,
 }
-"""By topic. Ad-hoc queries may call them too."""
+"""Functions that transforms may call, by topic. Ad-hoc queries may call them, too."""
 
 _NOT_REPEATABLE: Final = "would not give the same result again"
 _MORE_THAN_RECORDS: Final = "depends on more than the records"
@@ -290,7 +290,7 @@ AD_HOC_ONLY: Final = (
     ),
     Restriction(functions="range:Range sql_keywords:SQLKeywords collations:Collations", why=_TABLE_FUNCTION),
 )
-"""Not in transforms, whose results others replay bit for bit."""
+"""Functions that transforms may not call, because other nodes replay their results bit for bit."""
 
 REFUSED: Final = (
     Restriction(
@@ -357,7 +357,7 @@ SYNTAX: Final = names_in(
     "ExtractIntervalDays ExtractIntervalHours ExtractIntervalMinutes ExtractIntervalSeconds SecondWithFraction "
     "SecondWithFractionNanos SecondsOfTimeWithFraction"
 )
-"""Classes of expressions that are no functions."""
+"""Classes of expressions that are not functions."""
 
 _VALUE_OPTIONS: Final = names_in(
     "dateFormat locale mode timeFormat timeZone timestampFormat timestampNTZFormat"
@@ -385,11 +385,11 @@ OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "to_csv": _CSV_OPTIONS,
     "to_xml": _XML_OPTIONS,
 }
-"""The options that functions take in a map(…): how values are written. None names a file, an address or a codec."""
+"""The options that functions accept in a map(…), all on the format of values: none is a file, an address or a codec."""
 
 
 def classes_by_function(text: str) -> Mapping[str, tuple[str, ...]]:
-    """Return the classes of each function of a table, in order."""
+    """Return the classes of each function in a listing, in order."""
     pairs = (word.partition(":") for word in text.split())
     return {name: tuple(filter(None, classes.split("+"))) for name, _, classes in pairs}
 
@@ -397,7 +397,7 @@ def classes_by_function(text: str) -> Mapping[str, tuple[str, ...]]:
 def _restrictions_of(
     restrictions: Iterable[Restriction],
 ) -> tuple[Mapping[str, Restriction], Mapping[str, tuple[str, Restriction]]]:
-    """Return the restrictions by function, and by class with the function's name (empty: the class has none)."""
+    """Return the restrictions by function, and by class with the name of its function (empty if it has none)."""
     functions: dict[str, Restriction] = {}
     classes: dict[str, tuple[str, Restriction]] = {}
     for restriction in restrictions:
@@ -418,9 +418,9 @@ REFUSED_FUNCTIONS, REFUSED_CLASSES = _restrictions_of(REFUSED)
 NOT_ROW_WISE_FUNCTIONS, NOT_ROW_WISE_CLASSES = _restrictions_of(
     (_OF_SEVERAL_ROWS, *(restriction for restriction in AD_HOC_ONLY if restriction.why == _NOT_REPEATABLE))
 )
-"""What depends on more than one row's values. Preprocess queries may use the rest of what is allowed here."""
+"""Functions and classes that depend on more than the values of one row, which preprocess queries must not use."""
 AD_HOC_FUNCTIONS, AD_HOC_CLASSES = _restrictions_of(AD_HOC_ONLY)
 _FUNCTIONS: Final = classes_by_function(" ".join(IN_TRANSFORMS.values()))
 ALLOWED_FUNCTIONS: Final = frozenset(_FUNCTIONS) | frozenset(AD_HOC_FUNCTIONS)
 ALLOWED_CLASSES: Final = SYNTAX.union(*_FUNCTIONS.values()) | frozenset(AD_HOC_CLASSES)
-"""Classes that plans of ad-hoc queries may have; plans of transforms may not have `AD_HOC_CLASSES`."""
+"""Classes that plans of ad-hoc queries may contain. Plans of transforms may not contain `AD_HOC_CLASSES`."""

@@ -1,9 +1,9 @@
-"""Construction of Spark's logical plans: leaves for records, hidden columns, projections, orders.
+"""Construction of Spark's logical plans: leaves for records, hidden columns, projections, sort orders.
 
-The user's SQL is never rewritten as text: its *analysed* plan is taken apart and reassembled around the places where
-state is kept. Hidden columns travel with the rows: a record's number in the request (`ROW`), or when a row is complete
-(`COMPLETE`, microseconds), the watermark at or before which windows do not count it (`LATE`), and its position in the
-stream (`ARRIVED`).
+The user's SQL is never rewritten as text. Its *analysed* plan is taken apart, and reassembled around the places where
+state is kept. Rows have hidden columns: `ROW`, the number of the record within the request; `COMPLETE`, the watermark
+at which the row is complete (microseconds); `LATE`, the watermark at or before which windows ignore the row as late;
+and `ARRIVED`, its position in the stream.
 """
 
 import json
@@ -32,7 +32,7 @@ EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions"
 
 @dataclass(frozen=True, slots=True)
 class PlanPart:
-    """A plan and its hidden columns: kind to name."""
+    """A plan and the names of its hidden columns, by their kinds."""
 
     plan: Java
     hidden: Mapping[str, str]
@@ -40,7 +40,7 @@ class PlanPart:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A node of a plan; with `stream`, the leaf that gets that stream's records."""
+    """A node of a plan. If `stream` is set, it is the leaf for the records of that stream."""
 
     node: Java
     children: tuple["Slot", ...] = ()
@@ -48,7 +48,7 @@ class Slot:
     columns: Java = None
 
     def leaves(self) -> tuple[str, ...]:
-        """Return the streams of the plan's leaves, from left to right."""
+        """Return the streams of the leaves, from left to right."""
         if self.stream is not None:
             return (self.stream,)
         return tuple(leaf for child in self.children for leaf in child.leaves())
@@ -56,7 +56,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """Builds plans in one isolated session."""
+    """Builds logical plans in one isolated session."""
 
     spark: Spark
     feeding: Spark
@@ -81,11 +81,11 @@ class Plans:
         return self.spark.singleton("scala.None")
 
     def fresh(self, kind: str) -> str:
-        """Return a name that no column has yet."""
+        """Return a column name that is not used yet."""
         return f"{kind}{next(self._numbers)}"
 
     def leaf(self, stream: str, columns: Sequence[Java], hidden: Sequence[str]) -> PlanPart:
-        """Return a leaf for a stream's records, whose columns keep their expression ids."""
+        """Return a leaf for the records of a stream; the columns keep their expression ids."""
         names = {kind: self.fresh(kind) for kind in hidden}
         empty = pa.table({name: pa.array([], pa.int64()) for name in names.values()})
         relation = self.spark.relation(empty)
@@ -96,15 +96,15 @@ class Plans:
         return PlanPart(self._logical.LocalRelation(together, relation.data(), False, self._none), names)  # noqa: FBT003 - Scala's
 
     def columns_for(self, schema: pa.Schema) -> list[Java]:
-        """Return new columns of these types."""
+        """Return new columns with the types of a schema."""
         return items(self.spark.relation(schema.empty_table()).output())
 
     def project(self, columns: Sequence[Java], below: Java) -> Java:
-        """Return a projection."""
+        """Return a plan with a projection to these columns."""
         return self._logical.Project(self.spark.seq(columns), below)
 
     def alias(self, value: Java, name: str, like: Java = None) -> Java:
-        """Return a value under a name; with the expression id of `like`, if the plan above refers to it."""
+        """Return a value under a name; with the expression id of `like` if plans above refer to that id."""
         identity = (
             self.spark.method(f"{EXPRESSIONS}.NamedExpression.newExprId")() if like is None else like.exprId()
         )
@@ -112,20 +112,23 @@ class Plans:
         return self._expressions.Alias(value, name, identity, qualifier, self._none, self.spark.seq([]))
 
     def aggregate(self, keys: Sequence[Java], columns: Sequence[Java], below: Java) -> Java:
-        """Return an aggregate."""
+        """Return a plan with an aggregation."""
         seq = self.spark.seq
         return self._logical.Aggregate(seq(keys), seq(columns), below, self._none)
 
     def expand(self, projections: Sequence[Java], columns: Sequence[Java], below: Java) -> Java:
-        """Return an expansion of each row into several."""
+        """Return a plan that expands each row to several rows."""
         return self._logical.Expand(self.spark.seq(projections), self.spark.seq(columns), below)
 
     def with_key(self, below: Java, key: Java, name: str) -> Java:
-        """Return a plan with one more, hidden column."""
+        """Return a plan with an additional hidden column that has the value of `key`."""
         return self.project([*items(below.output()), self.alias(key, name)], below)
 
     def window(self, plan: Java, below: Java, ties: Sequence[Java], tied: Sequence[str]) -> Java:
-        """Return window functions over another plan, with ties broken for functions that depend on the rows' order."""
+        """Return the window functions of `plan` over another input, with a total order for functions that need it.
+
+        `ties` are the sort orders that break ties, and `tied` the names of the functions that need a total order.
+        """
         seq = self.spark.seq
         specs = plan.orderSpec()
         columns = [self._break_ties(column, ties, tied) for column in items(plan.windowExpressions())]
@@ -136,7 +139,7 @@ class Plans:
         )
 
     def _break_ties(self, column: Java, ties: Sequence[Java], tied: Sequence[str]) -> tuple[Java, bool]:
-        """Return a window function with an order that has no ties, and whether that was necessary."""
+        """Return a window function with a total order, and whether its order was changed for that."""
         call = column.child()
         function, spec = call.windowFunction(), call.windowSpec()
         kind = function.getClass().getSimpleName()
@@ -150,43 +153,43 @@ class Plans:
         return self.alias(package.WindowExpression(function, untied), column.name(), like=column), True
 
     def one(self) -> Java:
-        """Return the number one, which is never null."""
+        """Return the literal 1, which is never null."""
         return self._expressions.Literal(1, self.spark.singleton("org.apache.spark.sql.types.IntegerType"))
 
     def with_filter(self, call: Java, never_null: Java) -> Java:
-        """Return an aggregate function over the rows where a column is not null."""
+        """Return an aggregate function restricted to the rows in which a column is not null."""
         option = self.spark.method("scala.Option.apply")(self._expressions.IsNotNull(never_null))
         aggregate = self._aggregates.AggregateExpression
         return aggregate(call.aggregateFunction(), call.mode(), call.isDistinct(), option, call.resultId())
 
     def collect_list(self, column: Java) -> Java:
-        """Return an aggregate that collects a column's values into a list."""
+        """Return an aggregate function that collects the values of a column in a list."""
         return self._aggregates.CollectList(column).toAggregateExpression()
 
     def null_of(self, column: Java) -> Java:
-        """Return a null of the column's type."""
+        """Return a null with the type of a column."""
         return self._expressions.Literal(None, column.dataType())
 
     def sort(self, orders: Sequence[Java], below: Java) -> Java:
-        """Return the rows in a total order."""
+        """Return a plan with its rows sorted."""
         return self._logical.Sort(self.spark.seq(orders), True, below, self._none)  # noqa: FBT003 - Scala's
 
     def ascending(self, column: Java) -> Java:
-        """Return an ascending sort order by a column, nulls first."""
+        """Return the ascending sort order of a column, with nulls first."""
         up, first = (self.spark.singleton(f"{EXPRESSIONS}.{name}") for name in ("Ascending", "NullsFirst"))
         return self._expressions.SortOrder(column, up, first, self.spark.seq([]))
 
     def with_column(self, below: Java, name: str, text: str) -> Java:
-        """Return a plan with one more column, computed from hidden columns by SQL."""
+        """Return a plan with an additional column, computed from hidden columns by a SQL expression."""
         expression = self.spark.method("org.apache.spark.sql.functions.expr")(text)
         return self.spark.frame(below).withColumn(name, expression).queryExecution().analyzed()
 
     def where(self, below: Java, text: str) -> Java:
-        """Return the rows of a plan for which a condition on hidden columns holds."""
+        """Return a plan restricted to the rows that satisfy a SQL condition on hidden columns."""
         return self.spark.frame(below).filter(text).queryExecution().analyzed()
 
     def column(self, plan: Java, name: str) -> Java:
-        """Return a hidden column of a plan."""
+        """Return a hidden column of a plan, which must exist."""
         columns = plan.output()
         for index in reversed(range(columns.size())):  # hidden columns are among the last
             attribute = columns.apply(index)
@@ -195,7 +198,7 @@ class Plans:
         raise AssertionError(f"the plan has the hidden column {name}")
 
     def rebuild(self, expression: Java, replacement: Callable[[Java], Java | None]) -> Java:
-        """Return an expression with some of its parts replaced, outermost first."""
+        """Return an expression with each part replaced for which `replacement` returns another one, outermost first."""
         other = replacement(expression)
         if other is not None:
             return other
@@ -207,11 +210,11 @@ class Plans:
         )
 
     def schema(self, plan: Java) -> pa.Schema:
-        """Return a plan's columns in Arrow's types; raises `InvalidQuery` for what Arrow cannot hold."""
+        """Return the columns of a plan as an Arrow schema; raises `InvalidQuery` for types that Arrow does not have."""
         return arrow_schema_of(DataFrame(self.spark.frame(plan), self.spark.session).schema)
 
     def slots(self, plan: Java) -> Slot:
-        """Return the plan with its leaves for records marked."""
+        """Return a plan as a tree of slots, in which the leaves for records are marked."""
         children = items(plan.children())
         if not children and plan.getClass().getSimpleName() == "LocalRelation":
             columns = items(plan.output())
@@ -220,11 +223,11 @@ class Plans:
         return Slot(plan, tuple(self.slots(child) for child in children))
 
     def over(self, slot: Slot, records: Mapping[str, pa.Table]) -> Java:
-        """Return the plan with its leaves bound to the records of its streams."""
+        """Return a plan in which each leaf is bound to the records of its stream."""
         return self._bind_leaves(slot, {name: self._rows(table) for name, table in records.items()})
 
     def _rows(self, records: pa.Table) -> Java:
-        """Return records as an RDD of one partition: otherwise each batch would become one."""
+        """Return records as an RDD with one partition; by default, each batch would become a partition."""
         return self.feeding.relation(records.combine_chunks(), self.batch).rdd().toJavaRDD().coalesce(1).rdd()
 
     def _bind_leaves(self, slot: Slot, leaves: Mapping[str, Java]) -> Java:
@@ -235,7 +238,10 @@ class Plans:
         )
 
     def _leaf(self, columns: Java, records: Java) -> Java:
-        """Return records under these columns, in one partition; Spark knows that, so it plans no exchange."""
+        """Return a leaf with these columns and records.
+
+        It declares its single partition, so that Spark plans no exchange.
+        """
         none = self._none
         partition = self.spark.singleton("org.apache.spark.sql.catalyst.plans.physical.SinglePartition")
         rows = self.spark.classes("org.apache.spark.sql.execution").LogicalRDD
@@ -249,14 +255,14 @@ def items(sequence: Java) -> list[Java]:
 
 
 def with_children(node: Java) -> Iterator[Java]:
-    """Iterate over a plan or an expression and what is below it, children first."""
+    """Yield the nodes of a plan or expression, children before their parents."""
     for child in items(node.children()):
         yield from with_children(child)
     yield node
 
 
 def all_expressions(plan: Java) -> Iterator[Java]:
-    """Iterate over the expressions of a plan and of its sub-queries, operands first."""
+    """Yield the expressions of a plan and of its sub-queries, operands before the expressions that use them."""
     for root in (plan, *items(plan.subqueriesAll())):
         for node in with_children(root):
             for expression in items(node.expressions()):
@@ -264,12 +270,12 @@ def all_expressions(plan: Java) -> Iterator[Java]:
 
 
 def json_type(type_: Java) -> object:
-    """Return a type as its JSON: a name, or a mapping with the types in it."""
+    """Return a Spark type as JSON: a name, or a mapping for a nested type."""
     return json.loads(type_.json())
 
 
 def types_in(type_: object) -> Sequence[object]:
-    """Return the types in the JSON of a type, in order."""
+    """Return the types within a nested type, both as JSON, in order."""
     if not isinstance(type_, Mapping):
         return ()
     fields = [column["type"] for column in type_.get("fields", ())]

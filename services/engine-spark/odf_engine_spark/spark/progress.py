@@ -1,4 +1,4 @@
-"""The progress of a request, how long it has taken, and whether its caller still waits for it."""
+"""The progress of a request, and whether its caller still waits for it."""
 
 import threading
 import time
@@ -9,44 +9,46 @@ from odf_common.ports.engine import EngineProgress
 
 
 class RequestCancelled(RuntimeError):
-    """The caller no longer waits for the result."""
+    """The caller of the request no longer waits for the result."""
 
 
 class Progress:
     """The progress of one request. Thread-safe."""
 
     def __init__(self, stop: Callable[[], object] = lambda: None) -> None:
-        """`stop` ends the jobs of the request, without waiting for that."""
+        """Start with no progress; `stop` cancels the jobs of the request without waiting for their end."""
         self.stop = stop
         self._guard = threading.Lock()
         self._now = EngineProgress()
         self._is_cancelled = False
         self.lacks_memory = False
-        """Whether the request is ended since it fills the heap."""
+        """Whether the request is being ended because it fills the heap."""
         self._is_first_shown = False
 
     @property
     def now(self) -> EngineProgress:
-        """Return the last report."""
+        """Return the latest progress."""
         with self._guard:
             return self._now
 
     def report(self, stage: str, *, rows: int = 0, total: int = 0) -> None:
-        """Record a stage and how many of its rows are done; raises `RequestCancelled` after a cancellation."""
+        """Record the current stage and how many of its rows are done; raises `RequestCancelled` after `cancel`."""
         with self._guard:
             if self._is_cancelled:
                 raise RequestCancelled(stage)
             self._now = replace(self._now, stage=stage, rows=rows, total=total)
 
     def late(self, rows: int) -> None:
-        """Count rows that arrived too late for their windows, and were dropped."""
+        """Add to the number of rows that were dropped because they arrived too late for their windows."""
         with self._guard:
             self._now = replace(self._now, late=self._now.late + rows)
 
     def hold(self, rows: int, until: int, by: str, *, is_shown: bool = True) -> None:
-        """Count rows that a step keeps for results that depend on the watermark, the first `until` one (ms).
+        """Add to the number of rows that a step holds until the watermark passes.
 
-        Those that come out (`is_shown`) say until when, if there are any: others are only partners of a join.
+        `until` is the earliest watermark, in ms, at which some of them are released. Rows that are then emitted
+        (`is_shown`) take precedence for the reported `held_until` over rows that are only held as partners in a join.
+        `by` names the step.
         """
         with self._guard:
             first = self._now.held_until
@@ -69,11 +71,11 @@ class Progress:
             return self._is_cancelled
 
     def cancel(self) -> None:
-        """Make the next report raise."""
+        """Mark the request as cancelled: its next report raises `RequestCancelled`."""
         with self._guard:
             self._is_cancelled = True
 
 
 def ms_since(begun: float) -> int:
-    """Return the milliseconds since `begun`, a time of the monotonic clock."""
+    """Return the milliseconds since `begun`, a reading of the monotonic clock."""
     return round((time.monotonic() - begun) * 1000)

@@ -1,7 +1,7 @@
-"""The one warm Spark session of the process.
+"""The warm Spark session of the process.
 
-Fixed settings make equal requests give equal bits: UTC, ANSI, no adaptive plans, one partition. Static settings close
-SQL's access to the outside world (layer 2 of the sandbox).
+Fixed settings make equal requests give equal bits: UTC, ANSI mode, no adaptive plans, one partition. Static settings
+prevent SQL from accessing anything outside (layer 2 of the sandbox).
 """
 
 import atexit
@@ -109,10 +109,11 @@ def start(
     archive_to: Path | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> Spark:
-    """Return a session that has run a query of each shape; the JVM dies with this process, however that ends.
+    """Return a warm session, which has run a query of each shape; its JVM is killed when this process ends.
 
-    Call it from the main thread: the JVM dies with the thread that started it. With `archive_to`, the JVM writes the
-    classes that it has loaded there when it exits. Its environment has `variables` in addition to those it needs.
+    Must be called from the main thread, because the JVM is killed with the thread that starts it. With `archive_to`,
+    the JVM archives its loaded classes there on exit. The JVM's environment has `variables` in addition to those it
+    needs.
     """
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -138,12 +139,15 @@ def start(
 
 
 def _log_refusal(_: object, __: object, ___: object) -> None:
-    """Log that Spark refused a connection: its own way prints a traceback, for anyone who can connect to the port."""
+    """Log a connection that Spark has refused.
+
+    By default Spark prints a traceback, which any user who can connect to the port could cause.
+    """
     log.warning("a connection to a port of Spark was refused", why=type(sys.exception()).__name__)
 
 
 def stop(spark: Spark) -> None:
-    """Stop the session, and remove its folder: a service ends without the functions that run at a normal exit."""
+    """Stop the session and remove its folder; a service exits without running the usual exit functions."""
     folder = spark.session.sparkContext.getConf().get(LOCAL_FOLDER)
     spark.session.stop()
     shutil.rmtree(str(folder), ignore_errors=True)

@@ -1,7 +1,7 @@
-"""The result of an ad-hoc query in files: neither the JVM nor this process holds it in memory.
+"""Results of ad-hoc queries, stored in files so that neither the JVM nor this process holds them in memory.
 
-PySpark would collect it in the JVM's heap, in several copies, and wait forever once that is full. Here the task writes
-each batch of rows to disk as soon as it has them: as an RDD of Arrow batches that is persisted there.
+PySpark would collect a result in several copies on the JVM's heap, and block forever once the heap is full. Here the
+task writes each batch of rows to disk as soon as it is computed, as an RDD of Arrow batches that is persisted on disk.
 """
 
 import math
@@ -32,13 +32,13 @@ _FRAME: Final = b"\x15\x01"
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """Rows in open files, which exist for as long as they are open."""
+    """Rows in open files, which are already unlinked: the data exists until the files are closed."""
 
     schema: pa.Schema
     files: tuple[BinaryIO, ...]
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return a reader of the rows, which closes the files at the end."""
+        """Return a reader of the rows; the files are closed at its end."""
 
         def batches() -> Iterator[pa.RecordBatch]:
             with self:
@@ -56,7 +56,7 @@ class StoredResult:
             file.close()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, from the beginning."""
+        """Yield all rows in batches, from the beginning."""
         for file in self.files:
             file.seek(0)
             while frame := file.read(len(_FRAME)):
@@ -67,9 +67,9 @@ class StoredResult:
 
 
 def run_into_files(spark: Spark, frame: Java, stop: Callable[[], object]) -> StoredResult:
-    """Run the plan; its jobs are ended by `stop` once its result or its temporary files are too large.
+    """Run a plan, and return its result in files; `stop` is called if the result or the temporary files get too large.
 
-    Raises `InvalidQuery` then, and before it runs for a plan of too many tasks.
+    Raises `InvalidQuery` in that case, and before the run if the plan has too many tasks.
     """
     limits, schema = spark.limits, _schema_of(spark, frame)
     physical = frame.queryExecution().executedPlan()
@@ -103,7 +103,7 @@ def run_into_files(spark: Spark, frame: Java, stop: Callable[[], object]) -> Sto
 
 
 def _disk_limit(folder: Path, limits: QueryLimits) -> Callable[[], InvalidQuery | None]:
-    """Return what returns the fault of a query once Spark's files from now on take too much of the free disk."""
+    """Return a check that returns an error once Spark's new files take too much of the disk that is free now."""
     pattern = "blockmgr-*/*/*"  # what is sorted, grouped and joined, and results
     before, most = frozenset(folder.glob(pattern)), limits.disk_share * shutil.disk_usage(folder).free
     text = (
@@ -119,7 +119,7 @@ def _disk_limit(folder: Path, limits: QueryLimits) -> Callable[[], InvalidQuery 
 
 
 def _size_of(file: Path) -> int:
-    """Return a file's size in bytes; 0 once Spark has removed or renamed it."""
+    """Return the size of a file in bytes, 0 if Spark has removed or renamed it."""
     try:
         return file.stat().st_size
     except FileNotFoundError:
@@ -128,7 +128,10 @@ def _size_of(file: Path) -> int:
 
 @contextmanager
 def ended_on(fault: Callable[[], InvalidQuery | None], stop: Callable[[], object]) -> Iterator[None]:
-    """Call `stop` as soon as there is a fault, and raise that in place of what ends the block then."""
+    """Poll `fault` during the `with` block; once it returns an error, call `stop`, and raise the error.
+
+    The error replaces the one with which the block ends because of `stop`.
+    """
     has_ended, found = threading.Event(), list[InvalidQuery]()
 
     def watch() -> None:
@@ -151,7 +154,7 @@ def ended_on(fault: Callable[[], InvalidQuery | None], stop: Callable[[], object
 
 
 def _count_tasks(plan: Java, limits: QueryLimits) -> int:
-    """Return the tasks of a physical plan's last stage; raises `InvalidQuery` if any stage has too many."""
+    """Return the number of tasks of a physical plan's last stage; raises `InvalidQuery` if a stage has too many."""
     below = [_count_tasks(child, limits) for child in _items(plan.children())]
     match plan.nodeName():
         case "Union":
@@ -176,7 +179,7 @@ def _items(seq: Java) -> list[Java]:
 
 
 def time_limit(limits: QueryLimits) -> Callable[[], InvalidQuery | None]:
-    """Return what returns the fault of a query once it has run for too long from now."""
+    """Return a check that returns an error once a query, which starts now, has run for too long."""
     until = time.monotonic() + limits.run_seconds
     text = (
         f"the query did not finish within {limits.run_seconds:g} s (ODF_QUERY_TIMEOUT_MS): read fewer records, join "
@@ -202,7 +205,7 @@ def _schema_of(spark: Spark, frame: Java) -> pa.Schema:
 
 
 def _read_number(file: BinaryIO) -> int:
-    """Return a number of variable length: seven bits per byte, the lowest first."""
+    """Return an integer of variable length from a file: seven bits per byte, lowest bits first."""
     number = shift = 0
     while True:
         (byte,) = file.read(1)

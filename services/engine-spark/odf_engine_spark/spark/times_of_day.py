@@ -1,10 +1,10 @@
-"""Converts strings to times without reading the clock.
+"""Converts strings to timestamps without reading the clock.
 
-Spark reads a string with a time of day alone, such as `10:00`, as a TIMESTAMP of the day on which the query
-runs: the same records would give another result tomorrow. Here it is no TIMESTAMP, as it is none for TIMESTAMP_NTZ and
-DATE: a cast ends the query, `try_cast` and `try_to_timestamp` return NULL. Strings inside of other values cannot be
-replaced so: nothing new may read TIMESTAMPs from JSON and CSV without a format, from variants, or from lists, maps and
-structs of strings.
+Spark converts a string with only a time of day, such as `10:00`, to a TIMESTAMP of the current day: the same records
+would give another result tomorrow. Here such a string is not a valid TIMESTAMP, just as it is not a valid TIMESTAMP_NTZ
+or DATE: a cast fails, `try_cast` and `try_to_timestamp` return NULL. Strings within other values cannot be replaced in
+this way. So new queries may not read TIMESTAMPs from JSON and CSV without a format, from variants, or from lists, maps
+and structs of strings.
 """
 
 from typing import Final
@@ -37,7 +37,7 @@ _TARGETS: Final = {
 
 
 def without_today(spark: Spark, plan: Java, tree: Tree) -> Java:
-    """Return an analysed plan in which strings with a time of day alone are not TIMESTAMPs."""
+    """Return an analysed plan in which strings with only a time of day are not valid TIMESTAMPs."""
     if not any(_gives_timestamp(node) for node in tree.walk()):
         return plan  # most queries, at no call into the JVM
     return _Guard(spark).plan(plan)
@@ -48,7 +48,7 @@ def _gives_timestamp(node: Tree) -> bool:
 
 
 def check_nested_times(plan: Java, tree: Tree) -> None:
-    """Raise `InvalidQuery` if an analysed plan reads TIMESTAMPs from strings inside of other values."""
+    """Raise `InvalidQuery` if an analysed plan converts strings within other values to TIMESTAMPs."""
     if not any(_gives_nested(node) for node in tree.walk()):
         return  # most queries, at no call into the JVM
     for expression in all_expressions(plan):
@@ -63,7 +63,7 @@ def _gives_nested(node: Tree) -> bool:
 
 
 def _advice(expression: Java) -> str:
-    """Return the replacement to propose for a conversion of strings inside other values; empty for others."""
+    """Return the advice for an expression that converts strings within other values to TIMESTAMPs; empty for others."""
     match expression.getClass().getSimpleName():
         case "JsonToStructs" | "CsvToStructs" if _has_time(json_type(expression.schema())):
             options = items(expression.options().keys().toSeq())
@@ -84,7 +84,7 @@ def _has_time(type_: object) -> bool:
 
 
 def _reads_time(source: object, target: object) -> bool:
-    """Return whether strings in values of a type become TIMESTAMPs in values of another one."""
+    """Return whether a conversion between two types converts strings within values to TIMESTAMPs."""
     if source in ("string", "variant"):
         return _has_time(target)
     pairs = zip(types_in(source), types_in(target), strict=False)
@@ -92,7 +92,7 @@ def _reads_time(source: object, target: object) -> bool:
 
 
 class _Guard:
-    """Replaces the strings that a plan converts into TIMESTAMPs."""
+    """Rewrites a plan so that the strings it converts to TIMESTAMPs never have only a time of day."""
 
     def __init__(self, spark: Spark) -> None:
         self._spark = spark
@@ -100,7 +100,7 @@ class _Guard:
         self._expressions = spark.classes(EXPRESSIONS)
 
     def plan(self, plan: Java) -> Java:
-        """Return the plan with the expressions of all of its nodes replaced."""
+        """Return the plan with the expressions of all its nodes rewritten."""
         below = items(plan.children())
         if below:
             plan = plan.withNewChildren(self._spark.seq([self.plan(child) for child in below]))
@@ -115,7 +115,7 @@ class _Guard:
         )
 
     def _part(self, part: Java) -> Java:
-        """Return an argument of a node, with its expressions replaced."""
+        """Return an argument of a node with its expressions rewritten."""
         if self._spark.is_a(part, _EXPRESSION):
             return self._plans.rebuild(part, self._guard_cast)
         if self._spark.is_a(part, _SEQUENCE):
@@ -125,7 +125,7 @@ class _Guard:
         return part
 
     def _guard_cast(self, expression: Java) -> Java | None:
-        """Return a conversion of a string into a TIMESTAMP with its string replaced; None for other expressions."""
+        """Return a conversion from string to TIMESTAMP with its string rewritten; None for other expressions."""
         if expression.getClass().getSimpleName() not in ("Cast", "ParseToTimestamp"):
             return None
         text, *formats = items(expression.children())

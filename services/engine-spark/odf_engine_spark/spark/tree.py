@@ -1,4 +1,4 @@
-"""Spark's plans as plain trees, read from the JSON that `TreeNode.toJSON` prints: nodes in pre-order."""
+"""Spark's plans as plain trees, read from the JSON of `TreeNode.toJSON`, which lists the nodes in pre-order."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ _NO_MEANING: Final = frozenset({"exprId", "metadata", "name", "qualifier"})
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A node of a plan or of an expression: its class, its children, and its other fields as in the JSON."""
+    """A node of a plan or expression: its class, its children, and its other fields as in the JSON."""
 
     name: str  # full class name
     children: tuple["Tree", ...]
@@ -27,27 +27,27 @@ class Tree:
 
     @property
     def meaning(self) -> object:
-        """Return a value that is equal for expressions over the same columns that compute the same."""
+        """Return a value that is equal for expressions that compute the same from the same columns."""
         if self.kind == "AttributeReference":
             return self.id
         fields = {name: value for name, value in self.fields.items() if name not in _NO_MEANING}
         return self.name, fields, [child.meaning for child in self.children]
 
     def with_children(self, more: tuple["Tree", ...]) -> "Tree":
-        """Return the node with further children."""
+        """Return the node with additional children."""
         return replace(self, children=(*self.children, *more))
 
     def part(self, field: str) -> tuple["Tree", ...]:
-        """Return the trees in a field: one expression or a list of them."""
+        """Return the trees in a field, which has one expression or a list of expressions."""
         return tuple(_trees(self.fields.get(field)))
 
     def inner(self) -> Iterator["Tree"]:
-        """Yield the trees in all fields: a node's expressions, a subquery's plan."""
+        """Yield the trees in all fields, such as the expressions of a node or the plan of a subquery."""
         for value in self.fields.values():
             yield from _trees(value)
 
     def walk(self) -> Iterator["Tree"]:
-        """Yield this node, everything in its fields, and everything below."""
+        """Yield this node and all nodes below it, including those in fields, in pre-order."""
         waiting = [self]
         while waiting:
             tree = waiting.pop()
@@ -56,7 +56,7 @@ class Tree:
 
 
 def read_tree(nodes: Sequence[Mapping[str, Any]]) -> Tree:
-    """Return the tree of nodes in pre-order, each with its number of children."""
+    """Return the tree of nodes that are given in pre-order with their numbers of children."""
     tree, rest = _read(nodes, 0)
     assert rest == len(nodes), "a plan's JSON is one tree"
     return tree

@@ -1,1 +1,1 @@
-"""Execution of requests: a transform's step, an ad-hoc query, a migration; their inputs and the checkpoint."""
+"""Execution of requests: steps of transforms, ad-hoc queries and migrations; their inputs and checkpoints."""

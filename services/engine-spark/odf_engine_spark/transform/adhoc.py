@@ -1,4 +1,4 @@
-"""Queries that keep no state: preprocessing of one batch, and ad-hoc queries over whole datasets."""
+"""Queries without state: preprocessing of one batch, and ad-hoc queries over whole datasets."""
 
 import tempfile
 import time
@@ -46,7 +46,7 @@ MAX_BYTES_IN_MEMORY: Final = 32 * 1024 * 1024  # bytes of slices; larger tables 
 
 
 def run_raw(warm: Spark, request: RawQueryRequest) -> RawQueryResponseSuccess:
-    """Write the preprocessed batch; records keep their order. Raises `InvalidQuery` or `InvalidInput`."""
+    """Preprocess a batch, and write the result; records keep their order. Raises `InvalidQuery` or `InvalidInput`."""
     begun = time.monotonic()
     files = [Path(file) for file in request.input_data_paths]
     schema = spark_schema_of(slice_schema(files[0]))
@@ -67,7 +67,7 @@ def run_raw(warm: Spark, request: RawQueryRequest) -> RawQueryResponseSuccess:
 def run_query(
     warm: Spark, sql: str, tables: Sequence[QueryTable], progress: Progress | None = None
 ) -> pa.RecordBatchReader:
-    """Return the result of an ad-hoc query; without ORDER BY, sorted by offset if the result has that column."""
+    """Return the result of an ad-hoc query; without ORDER BY, sorted by the column `offset` if the result has it."""
     spark, begun, progress = warm.new_session(), time.monotonic(), progress or Progress()
     # From the analysis on: Spark evaluates constants there.
     with ended_on(time_limit(spark.limits), progress.stop):
@@ -78,7 +78,7 @@ def run_query(
 
 
 def tables_in(warm: Spark, sql: str) -> tuple[str, ...]:
-    """Return the tables that an ad-hoc query reads; raises `InvalidQuery` with line and position."""
+    """Return the tables that an ad-hoc query reads; raises `InvalidQuery` with the line and position of an error."""
     return tables_of(parse_query(warm, sql)[1])
 
 
@@ -103,7 +103,7 @@ def _result(spark: Spark, sql: str, tables: Sequence[QueryTable], progress: Prog
 
 
 def _sorted_by_offset(spark: Spark, frame: Java) -> Java:
-    """Return the plan, sorted if a single column is named `offset` and has numbers."""
+    """Return the data frame, sorted if exactly one column is named `offset` and it is numeric."""
     data = DataFrame(frame, spark.session)
     own = [column for column in data.schema if column.name.lower() == OFFSET]
     if len(own) != 1 or not isinstance(own[0].dataType, NumericType):
@@ -114,9 +114,9 @@ def _sorted_by_offset(spark: Spark, frame: Java) -> Java:
 
 
 def check_preprocess(warm: Spark, transform: TransformSql, schema: pa.Schema | None) -> None:
-    """Raise `InvalidQuery` unless a source's query computes each record alone, and keeps the places of decimals.
+    """Raise `InvalidQuery` unless a preprocess query computes each record alone, and preserves the scale of decimals.
 
-    Without the source's columns, the query is not analysed: its text decides.
+    Without the columns of the source, the query is not analysed, and only its text is checked.
     """
     spark = warm.new_session()
     for step in steps_of(transform):
@@ -135,7 +135,7 @@ def check_preprocess(warm: Spark, transform: TransformSql, schema: pa.Schema | N
 
 
 def _preprocessing(spark: Spark, transform: TransformSql, batch: pa.Table) -> tuple[Java, Tree]:
-    """Return the analysed plan of a preprocess query over a batch, checked, also as a tree."""
+    """Return the checked and analysed plan of a preprocess query over a batch, and its tree."""
     steps = steps_of(transform)
     check_steps([step.query for step in steps], spark.limits)
     spark.frame(spark.relation(batch)).createOrReplaceTempView(PREPROCESS_INPUT)
@@ -153,7 +153,7 @@ def _preprocessing(spark: Spark, transform: TransformSql, batch: pa.Table) -> tu
 
 
 def _checked_frame(spark: Spark, plan: Java) -> tuple[Java, Tree]:
-    """Return a query, ready to run, and its analysed plan; raises `InvalidQuery` unless Arrow has its types."""
+    """Return a query's data frame and the tree of its plan; raises `InvalidQuery` for types that Arrow lacks."""
     frame = spark.frame(plan)
     tree = tree_of(frame.queryExecution().analyzed())
     check_query(tree)
@@ -179,7 +179,7 @@ def _view(spark: Spark, table: QueryTable, scratch: Path) -> None:
 
 
 def _is_scanned(type_: pa.DataType) -> bool:
-    """Return whether Spark can read columns of the type from Parquet directly."""
+    """Return whether Spark can read columns of a type from Parquet files directly."""
     inner = [type_.field(index).type for index in range(type_.num_fields)]
     is_finest = kind.is_timestamp(type_) and type_.unit == "ns"
     is_known = not (kind.is_time(type_) or isinstance(type_, pa.BaseExtensionType) or is_finest)
@@ -187,7 +187,7 @@ def _is_scanned(type_: pa.DataType) -> bool:
 
 
 def _rewritten(files: Sequence[Path], schema: pa.Schema, folder: Path) -> list[Path]:
-    """Write the records to new files in Spark's types; one slice at a time is in memory."""
+    """Write the records to new files in Spark's types, one slice at a time."""
     folder.mkdir()
     written = [folder / file.name for file in files]
     for file, new in zip(files, written, strict=True):
@@ -196,14 +196,14 @@ def _rewritten(files: Sequence[Path], schema: pa.Schema, folder: Path) -> list[P
 
 
 def _integers(schema: pa.Schema, files: Sequence[Path]) -> frozenset[str]:
-    """Return the unsigned 64-bit columns whose values all fit BIGINT, according to the files' statistics."""
+    """Return the unsigned 64-bit columns whose values all fit BIGINT, by the statistics of the files."""
     footers = [pq.read_metadata(file) for file in files]
     unsigned = [column.name for column in schema if kind.is_uint64(column.type)]
     return frozenset(name for name in unsigned if all(_highest(file, name) <= BIGINT_MAX for file in footers))
 
 
 def _highest(footer: pq.FileMetaData, name: str) -> int:
-    """Return the greatest value of a column; without statistics, the greatest possible one."""
+    """Return the highest value of a column by the file's statistics; without statistics, the maximum of the type."""
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
     own = [column.statistics for column in columns if column.path_in_schema == name and column.num_values]
@@ -223,7 +223,7 @@ def _cast_integers(frame: DataFrame, integers: frozenset[str]) -> DataFrame:
 
 
 def _plain_integers(target: pa.Schema, integers: frozenset[str]) -> pa.Schema:
-    """Return the schema with 64-bit integers where transforms get decimals: users expect integers."""
+    """Return the schema with BIGINT for these unsigned columns, which transforms read as decimals."""
     return pa.schema(
         [column.with_type(pa.int64()) if column.name in integers else column for column in target]
     )

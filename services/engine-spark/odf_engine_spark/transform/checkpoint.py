@@ -1,9 +1,9 @@
-"""The checkpoint: an Arrow IPC stream of what later requests need.
+"""The checkpoint of a transform: an Arrow IPC stream with the state that later requests need.
 
-It has a row per input with its last watermark, and a row per stored table: records that open windows, joins and
-sessions still need, groups, top-N rows and running values. A table is itself an Arrow IPC stream. The output's
-watermark and the format's version are in the schema's metadata. Equal states are equal bytes. A checkpoint is read from
-storage that other programs can write to, so it is validated.
+It has one row per input with the input's last watermark, and one row per stored table: records that open windows, joins
+and sessions still need, groups, top-N rows and running values. Each table is an Arrow IPC stream itself. The watermark
+of the output and the version of the format are in the schema's metadata. Equal states are equal bytes. A checkpoint is
+validated, because other programs can write to its storage.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ _SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The state between requests: watermarks of the output and of the inputs (by SQL name; nanoseconds), and tables."""
+    """The state between two requests: stored tables, and the watermarks of output and inputs (nanoseconds)."""
 
     watermark: int | None = None
     inputs: Mapping[str, int | None] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class State:
 
 
 def write_state(state: State, file: Path) -> None:
-    """Write a checkpoint; equal states give equal bytes."""
+    """Write the state as a checkpoint; equal states give equal bytes."""
     watermark = b"" if state.watermark is None else str(state.watermark).encode()
     schema = _SCHEMA.with_metadata({b"format": FORMAT, b"watermark": watermark})
     inputs, tables = sorted(state.inputs), sorted(state.tables)
@@ -56,7 +56,7 @@ def write_state(state: State, file: Path) -> None:
 
 
 def read_state(file: Path | None) -> State:
-    """Return the state in a checkpoint, empty for None; raises `InvalidInput` unless this engine wrote it."""
+    """Return the state in a checkpoint, an empty one for None; raises `InvalidInput` for an invalid checkpoint."""
     if file is None:
         return State()
     try:

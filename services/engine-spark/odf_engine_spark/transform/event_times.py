@@ -1,6 +1,6 @@
-"""Event times of records, and the watermarks that decide whether they are late; `plan/late_records.py` drops those.
+"""Event times of records, and the watermarks by which `plan/late_records.py` decides whether records are late.
 
-Times are microseconds, watermarks of chains are nanoseconds.
+Times are in microseconds; watermarks in chains are in nanoseconds.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _LONG_AGO: Final = -(1 << 62)  # for a record without event time
 
 
 def delta_of(input_: Input, before: int | None) -> Delta:
-    """Return the new part of an input; `before` is its watermark before the request."""
+    """Return the new records of an input as a `Delta`; `before` is the input's watermark before the request."""
     vocab = input_.vocab
     times = event_times(input_.records, vocab.event_time_column)
     system_times = event_times(input_.records, vocab.system_time_column)
@@ -39,7 +39,7 @@ def delta_of(input_: Input, before: int | None) -> Delta:
 
 
 def event_times(records: pa.Table, column: str) -> Numbers:
-    """Return a time column in microseconds; a date counts as its midnight."""
+    """Return a timestamp or date column in microseconds; a date counts as its midnight."""
     values = records.column(column)
     if kind.is_date32(values.type):
         return (
@@ -50,7 +50,7 @@ def event_times(records: pa.Table, column: str) -> Numbers:
 
 
 def watermarks_before(system_times: Numbers, watermarks: Sequence[Watermark], before: int | None) -> Numbers:
-    """Return, for each record, the input's watermark before the record's block, in microseconds."""
+    """Return, for each record, the watermark of the input before the record's block, in microseconds."""
     blocks = np.array([watermark.system_time.ms * 1000 for watermark in watermarks], dtype=np.int64)
     times = [before] + [watermark.event_time.ns for watermark in watermarks]
     values = np.array([NEVER if time is None else time // MICROSECOND_NS for time in times], dtype=np.int64)
@@ -59,12 +59,12 @@ def watermarks_before(system_times: Numbers, watermarks: Sequence[Watermark], be
 
 
 def last_watermark(watermarks: Sequence[Watermark], before: int | None) -> int | None:
-    """Return the input's watermark after the request; nanoseconds."""
+    """Return the watermark of an input after the request, in nanoseconds."""
     return highest(max((watermark.event_time.ns for watermark in watermarks), default=None), before)
 
 
 def microseconds(watermark: int | None) -> int | None:
-    """Return a watermark of a chain in microseconds."""
+    """Return a watermark in nanoseconds as microseconds, rounded down."""
     return None if watermark is None else watermark // MICROSECOND_NS
 
 

@@ -1,4 +1,4 @@
-"""Whether a new query can replace the current one, checked before anything is committed."""
+"""Checks whether a new query can replace the current query of a dataset, before anything is committed."""
 
 import tempfile
 from pathlib import Path
@@ -15,7 +15,7 @@ from odf_engine_spark.transform.migration import migrate
 
 
 def require_columns(old: pa.Schema, new: pa.Schema, vocab: DatasetVocabulary) -> None:
-    """Raise `InvalidQuery` unless a dataset with the columns `old` can continue with those of a new query.
+    """Raise `InvalidQuery` unless a dataset with the columns `old` can continue with the columns of a new query.
 
     System columns that the engine writes are ignored. The error names the column.
     """
@@ -37,7 +37,10 @@ def require_migratable(
     *,
     number: int,
 ) -> None:
-    """Raise `InvalidQuery` unless the old query's state can be migrated to the new one; `number` as for `migrate`."""
+    """Raise `InvalidQuery` unless the state of the old query can be migrated to the new one.
+
+    `number` is the semantics number of the engine that wrote the state.
+    """
     with tempfile.TemporaryDirectory(prefix="odf-engine-") as scratch:
         request = MigrateRequest(
             old=old,

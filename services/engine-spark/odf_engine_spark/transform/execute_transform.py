@@ -1,4 +1,4 @@
-"""One step of a transform: the inputs' new records, through the query, into a slice (adr/0001)."""
+"""Executes one step of a transform: runs its query over new records of its inputs, and writes a slice (adr/0001)."""
 
 import threading
 import time
@@ -58,7 +58,7 @@ MAX_CACHED_TRANSFORMS: Final = 64  # prepared ones, in memory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result of a request, before it is written."""
+    """The result of a step before it is written: records, their operations, and the new state."""
 
     records: pa.Table
     operations: Numbers
@@ -66,10 +66,10 @@ class Result:
 
 
 class Transforms:
-    """Executes transform requests; caches prepared transforms."""
+    """Executes requests for transforms, and caches prepared transforms."""
 
     def __init__(self, spark: Spark, *, is_signed: bool) -> None:
-        """Use a warm session; `is_signed` selects signed types for offset and operation in new slices."""
+        """Use a warm session; `is_signed` selects signed types for the offset and operation columns of new slices."""
         self._spark = spark
         self._is_signed = is_signed
         self._ready: OrderedDict[Hashable, PreparedTransform] = OrderedDict()
@@ -78,10 +78,11 @@ class Transforms:
     def execute(
         self, request: TransformRequest, progress: Progress | None = None, number: int | None = None
     ) -> TransformResponseSuccess:
-        """Write the request's slice and checkpoint; raises `InvalidQuery` or `InvalidInput`: then ignore both files.
+        """Write the slice and the checkpoint of a request. After an error, both files must be ignored.
 
-        An `InvalidQuery` of a query that is not refused is a `QueryFailed`, which names the records. Raises
-        `ResultsChanged` if its results may have changed since the semantics `number`.
+        Raises `InvalidInput`, `InvalidQuery` for a query that is refused, and `QueryFailed`, which names the records,
+        for one that fails while it runs. Raises `ResultsChanged` if results may differ from those of the semantics
+        `number`.
         """
         progress, begun = progress or Progress(), time.monotonic()
         progress.report("reading")
@@ -124,7 +125,7 @@ class Transforms:
     def prepare(
         self, transform: TransformSql, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
     ) -> PreparedTransform:
-        """Return a transform, checked and ready to run; raises `InvalidQuery` or `InvalidInput`."""
+        """Return a checked transform that is ready to run; raises `InvalidQuery` or `InvalidInput`."""
         key = (transform, vocab, tuple((i.name, i.schema.serialize().to_pybytes(), i.vocab) for i in inputs))
         with self._guard:
             if key in self._ready:
@@ -150,7 +151,7 @@ class Transforms:
         state: State,
         progress: Progress,
     ) -> tuple[Result, pa.Table]:
-        """Return the result over these records, and the table for the slice; raises `QueryFailed`."""
+        """Return the result for these records, and the table for the slice; raises `QueryFailed`."""
         with _query_accepted():
             result = run(prepared, request, inputs, state, progress)
             try:
@@ -173,7 +174,7 @@ def _failure(
     inputs: Sequence[Input],
     state: State,
 ) -> QueryFailed | None:
-    """Return how the query fails over these records; None if it does not. Late records are not counted again."""
+    """Return the error of the query for these records, None if it succeeds; late records are not counted again."""
     progress.report("searching", total=sum(len(input_.records) for input_ in inputs))
     try:
         compute(inputs, state, Progress())
@@ -188,7 +189,7 @@ def _failure(
 
 @contextmanager
 def _query_accepted() -> Iterator[None]:
-    """Raise an `InvalidQuery` as `QueryFailed`: the query has passed every check, so its records make it fail."""
+    """Convert an `InvalidQuery` to `QueryFailed`: the query has passed all checks, so its records cause the error."""
     try:
         yield
     except (QueryFailed, InvalidChange):
@@ -198,7 +199,7 @@ def _query_accepted() -> Iterator[None]:
 
 
 def write_records(table: pa.Table, file: Path) -> None:
-    """Write a slice; without records the file has the schema only."""
+    """Write a slice; without records, the file has only the schema."""
     if len(table):
         write_slice(table, file)
     else:
@@ -212,7 +213,7 @@ def run(
     state: State,
     progress: Progress,
 ) -> Result:
-    """Run the stages in order, each over the new part of its streams."""
+    """Run the stages of a transform in order, each over the new records of its streams, and return the result."""
     watermarks = {
         input_.name: last_watermark(input_.watermarks, state.inputs.get(input_.name)) for input_ in inputs
     }
@@ -241,7 +242,7 @@ def run(
 
 
 def _require_never_retracted(steps: Mapping[str, FinalStep], streams: Mapping[str, Delta]) -> None:
-    """Raise `InvalidChange` if records that wait for the watermark are retracted or corrected."""
+    """Raise `InvalidChange` if a stream retracts or corrects records, but a step emits final rows from that stream."""
     for name, delta in streams.items():
         if name in steps and (delta.operations != int(Operation.APPEND)).any():
             first = int(np.flatnonzero(delta.operations)[0])
@@ -252,7 +253,7 @@ def _require_never_retracted(steps: Mapping[str, FinalStep], streams: Mapping[st
 
 
 def _run_stage(stage: Stage, step: Step) -> Delta:
-    """Return a stage's output; its new state is in `step.new`."""
+    """Run a stage, and return its output; the stage stores its new state in `step.new`."""
     earlier, begun = frozenset(step.new), time.monotonic()
     out = stage.run(step)
     log.debug(
@@ -269,7 +270,7 @@ def _run_stage(stage: Stage, step: Step) -> Delta:
 
 
 def _output_watermark(prepared: PreparedTransform, reached: int | None) -> int | None:
-    """Return the output's watermark when the inputs' is `reached`; nanoseconds."""
+    """Return the watermark of the output, in nanoseconds, when that of the inputs is `reached`."""
     flow, event_time = prepared.last.flow, prepared.event_time
     if not prepared.is_stateful and event_time is not None and event_time.span.upper <= 1:
         return reached
@@ -287,7 +288,10 @@ def _output_watermark(prepared: PreparedTransform, reached: int | None) -> int |
 def _check_years(
     records: pa.Table, out: Delta, last: Segment, step: Step, sources: Sequence[TransformRequestInput]
 ) -> None:
-    """Raise `QueryFailed` for a time that no reader supports, with its record if one alone was computed from it."""
+    """Raise `QueryFailed` for a timestamp that readers do not support.
+
+    The error names the record if the timestamp was computed from one record alone.
+    """
     found = first_unknown_year(records)
     if found is None:
         return
@@ -302,9 +306,9 @@ def _check_years(
 
 
 def _check_not_before(table: pa.Table, watermark: int | None, vocab: DatasetVocabulary) -> None:
-    """Raise `QueryFailed` for event times before the output's watermark: readers rely on none coming after it.
+    """Raise `QueryFailed` for event times before the output's watermark, because readers rely on that not happening.
 
-    No record is to blame for them, but how the query computes them.
+    The error names no records: not the records are wrong, but the query's event time.
     """
     column = vocab.event_time_column
     if watermark is None or not len(table) or table.column(column).null_count:

@@ -1,7 +1,7 @@
-"""On which records a query fails: found by running it again over fewer and fewer records of the request.
+"""Finds the records on which a query fails, by running it again over fewer and fewer records of the request.
 
-Spark's message names an expression. Each run halves the records that may be to blame, so a search takes a number of
-runs that grows with the logarithm of their number; when its time is over, it names a range.
+Spark's message only names an expression. Each run halves the candidates, so the number of runs grows with the logarithm
+of the number of records. When the time limit is reached, the result is a range of records.
 """
 
 import time
@@ -24,12 +24,12 @@ SEARCH_SECONDS: Final = 20.0
 KEPT: Final = "on records of earlier blocks, which open windows and joins have kept"
 
 Attempt = Callable[[Sequence[Input], State], QueryFailed | None]
-"""Returns how the query fails over these records and this state; None if it does not."""
+"""Returns the error of the query for these records and this state, None if it succeeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """Records of one input: new ones, or those that the state keeps; `ends` are the places where they may be cut."""
+    """Records of one input: new ones, or those in the state. `ends` are the positions at which they may be cut off."""
 
     source: TransformRequestInput
     records: pa.Table
@@ -47,9 +47,9 @@ def locate_failure(
     *,
     seconds: float = SEARCH_SECONDS,
 ) -> QueryFailed:
-    """Return the failure with the records on which the query fails, in its text, too.
+    """Return the error with the records on which the query fails, which are also named in its text.
 
-    They are the first ones with which it fails, so its error may be another one than of all records together.
+    They are the first records on which it fails, so the error may differ from that of all records together.
     """
     until = time.monotonic() + seconds
     found: list[tuple[TransformRequestInput, int, int]] = []
@@ -72,7 +72,10 @@ def locate_failure(
 
 
 def failure_on(error: QueryFailed, found: Sequence[tuple[TransformRequestInput, int, int]]) -> QueryFailed:
-    """Return a failure on these records, in its text, too: the input of each, and the offsets between which it is."""
+    """Return the error with these records: of each, the input and its first and last possible offset.
+
+    The records are also named in the text of the error.
+    """
     names = " and ".join(_record_name(*one) for one in found)
     records = (FailingRecord(dataset=one.dataset_id, first=first, last=last) for one, first, last in found)
     return error.with_facts(text=f"{error.text}\nIt fails on {names}", records=tuple(records))
@@ -93,9 +96,9 @@ def _halve(
     *,
     until: float,
 ) -> tuple[int, int, QueryFailed, Sequence[Input], State]:
-    """Return between which two of the part's ends the query begins to fail, its error there, and what it read.
+    """Return the ends between which the query begins to fail, its error there, and the inputs and state then.
 
-    The first is -1 while no end is known where it passes.
+    The first end is -1 if the query is not known to succeed up to any end.
     """
     low, high = -1, len(part.ends) - 1
     while high - low > 1 and time.monotonic() < until:
@@ -110,7 +113,7 @@ def _halve(
 
 
 def _new_parts(sources: Sequence[TransformRequestInput], inputs: Sequence[Input]) -> Iterator[_Part]:
-    """Yield the new records of each input; no cut separates the halves of a correction."""
+    """Yield the new records of each input; they are never cut between the two records of a correction."""
     for number, (source, input_) in enumerate(zip(sources, inputs, strict=True)):
         if not len(input_.records):
             continue
@@ -131,7 +134,7 @@ def _new_parts(sources: Sequence[TransformRequestInput], inputs: Sequence[Input]
 def _kept_parts(
     sources: Sequence[TransformRequestInput], inputs: Sequence[Input], state: State
 ) -> Iterator[_Part]:
-    """Yield the records of each input that windows and joins keep in the state; sums of groups have no records."""
+    """Yield the records of each input that windows and joins hold in the state; aggregates hold no records."""
     by_name: Mapping[str, tuple[TransformRequestInput, Input]] = {
         input_.name.lower(): (source, input_) for source, input_ in zip(sources, inputs, strict=True)
     }

@@ -1,6 +1,6 @@
-"""Records of a request, restricted to its offsets and concatenated into one table per input, before Spark sees them.
+"""The records of a request: restricted to its offsets and concatenated to one table per input, before Spark reads them.
 
-Spark orders files by size and splits them by cores; a table that Arrow built has one order.
+Spark would order files by size and split them by the number of cores; a table in Arrow has one order.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from odf_engine_spark.values.spark_values import in_spark
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """New records of an input in Spark's types, ascending by offset, and the watermarks of its new blocks."""
+    """The new records of an input in Spark's types, ascending by offset, and the watermarks of its new blocks."""
 
     name: str
     schema: pa.Schema
@@ -32,7 +32,7 @@ class Input:
 
     @property
     def planned(self) -> PlannedInput:
-        """Return the input as queries are prepared for it."""
+        """Return the part of an input that a query is prepared with: name, schema and vocabulary."""
         return PlannedInput(name=self.name, schema=self.schema, vocab=self.vocab)
 
     @property
@@ -42,7 +42,7 @@ class Input:
 
 
 def read_input(request: TransformRequestInput) -> Input:
-    """Return an input of a request; raises `InvalidInput` unless its files and the request agree."""
+    """Return an input of a request; raises `InvalidInput` unless its files match the request."""
     schema = slice_schema(Path(request.schema_file))
     _check_system_columns(schema, request)
     target = spark_schema_of(schema)
@@ -60,7 +60,10 @@ def read_input(request: TransformRequestInput) -> Input:
 
 
 def _slice(file: Path, request: TransformRequestInput) -> pa.Table:
-    """Return a slice. A correction whose halves are in two slices is refused: requests could separate them."""
+    """Return the records of a slice; raises `InvalidInput` if a correction's two records are not in the same slice.
+
+    Otherwise a request could contain only one of them.
+    """
     table = read_slice(file)
     try:
         check_corrections(table.column(request.vocab.operation_type_column))
@@ -95,6 +98,6 @@ def _cut(records: pa.Table, interval: OffsetInterval | None, request: TransformR
 
 
 def min_watermark(watermarks: Sequence[int | None]) -> int | None:
-    """Return the least watermark, None if an input has none; nanoseconds."""
+    """Return the earliest watermark in nanoseconds; None if any input has none."""
     times = [watermark for watermark in watermarks if watermark is not None]
     return min(times) if times and len(times) == len(watermarks) else None

@@ -1,7 +1,7 @@
-"""Migration of a query's state from one version of the query to the next.
+"""Migrates the state of a query from one version of the query to the next.
 
 Windows and joins store input records unchanged, so a new query can continue with them if its rows are complete at the
-same times (`emission_fingerprint`). Groups, top-N rows and versions of a temporal join are results of one query: they
+same times (`emission_fingerprint`). Groups, top-N rows and versions of a temporal join are results of one query. They
 can only be kept if that part of the query is unchanged.
 """
 
@@ -29,7 +29,7 @@ _EARLIER: Final = "its event times would be before the output's watermark"
 
 
 def migrate(transforms: Transforms, request: MigrateRequest, number: int) -> TransformResponseSuccess:
-    """Write the new version's checkpoint; raises `InvalidQuery` if the old one's state cannot be migrated.
+    """Write the checkpoint for the new query; raises `InvalidQuery` if the state of the old one cannot be migrated.
 
     `number` is the semantics number of the engine that wrote the state.
     """
@@ -52,9 +52,9 @@ def migrate(transforms: Transforms, request: MigrateRequest, number: int) -> Tra
 
 
 def check_carried(old: PreparedTransform, new: PreparedTransform, names: Mapping[str, str]) -> None:
-    """Raise `InvalidQuery` unless the new query can continue with the old one's state.
+    """Raise `InvalidQuery` unless the new query can continue with the state of the old one.
 
-    `names` has the inputs' names in the new query by their names in the old one.
+    `names` maps the names of inputs in the old query to their names in the new one.
     """
     if not old.is_stateful and not new.is_stateful:
         if _lag(new) > _lag(old):
@@ -84,7 +84,7 @@ def check_carried(old: PreparedTransform, new: PreparedTransform, names: Mapping
 
 
 def _check_repeated(old: PreparedTransform, number: int) -> None:
-    """Raise `InvalidQuery` if rows that the old query has emitted would be retracted with other values."""
+    """Raise `InvalidQuery` if rows that an earlier engine has emitted could be retracted with other values."""
     kinds = kinds_since(old.changes, number)
     if kinds and (old.last.flow.is_retractable or old.last.late):
         text = (
@@ -95,13 +95,13 @@ def _check_repeated(old: PreparedTransform, number: int) -> None:
 
 
 def _lag(prepared: PreparedTransform) -> float:
-    """Return how long before its completion a row's event time may be."""
+    """Return how far a row's event time may be before the watermark at which it is emitted, in microseconds."""
     event_time = prepared.event_time
     return FOREVER if event_time is None else event_time.span.upper
 
 
 def _same_stage(old: Stage, new: Stage, names: Mapping[str, str]) -> bool:
-    """Return whether two stages keep equal state for equal input."""
+    """Return whether two stages have the same state after the same input."""
     if type(old) is not type(new):
         return False
     for field in old.__slots__:  # type: ignore[attr-defined]
@@ -113,14 +113,14 @@ def _same_stage(old: Stage, new: Stage, names: Mapping[str, str]) -> bool:
 
 
 def _same_segment(old: Segment, new: Segment, names: Mapping[str, str]) -> bool:
-    """Return whether two segments compute the same from the same streams."""
+    """Return whether two segments compute the same results from the same streams."""
     leaves = tuple(names.get(leaf, leaf) for leaf in old.slot.leaves())
     is_same = old.slot.node.sameResult(new.slot.node)
     return bool(is_same) and leaves == new.slot.leaves() and old.schema == new.schema
 
 
 def _rename_tables(tables: Mapping[str, pa.Table], names: Mapping[str, str]) -> dict[str, pa.Table]:
-    """Return the state's tables, with those of inputs under the inputs' new names."""
+    """Return the tables of the state, with the names of inputs changed to those in the new query."""
     renamed = {}
     for place, table in tables.items():
         part, slash, stream = place.rpartition("/")
@@ -136,7 +136,7 @@ def _state_loss(why: str) -> InvalidQuery:
 
 
 def _prepare_replaced(transforms: Transforms, request: MigrateRequest) -> PreparedTransform:
-    """Return the old query; raises `InvalidQuery` if it is refused now, so that nothing is known about its state."""
+    """Return the prepared old query; raises `InvalidQuery` if it is refused today, as its state is then unknown."""
     try:
         return _prepare(transforms, request, request.old)
     except InvalidQuery as error:
@@ -155,5 +155,5 @@ def _prepare(transforms: Transforms, request: MigrateRequest, version: SetTransf
 
 
 def _references(version: SetTransform) -> Mapping[str, str]:
-    """Return the dataset reference of each input, by its name in SQL."""
+    """Return the dataset reference of each input by its SQL name."""
     return {input_.alias or input_.dataset_ref: input_.dataset_ref for input_ in version.inputs}

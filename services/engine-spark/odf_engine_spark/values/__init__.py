@@ -1,1 +1,1 @@
-"""Arrow values converted to and from Spark's types; equality and order as numbers; operation types."""
+"""Conversion of Arrow values to and from Spark's types, codes for equality and order, and operations of records."""

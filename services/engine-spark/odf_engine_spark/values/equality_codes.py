@@ -1,7 +1,7 @@
-"""Equality and order of values as integers: equal values have equal codes, a smaller value has a smaller code.
+"""Integer codes for the equality and order of values: equal values have equal codes, smaller values smaller codes.
 
-As in Spark: nulls are equal to each other here, -0.0 equals 0.0, NaN equals NaN and is greater than all other numbers,
-strings are ordered by their bytes.
+As in Spark, nulls equal each other, -0.0 equals 0.0, NaN equals NaN and is greater than all other numbers, and strings
+are ordered by their bytes.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _BITS: Final = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 
 
 def normalize_keys(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Return a column in one chunk with a single zero and a single NaN, as Spark normalises grouping keys."""
+    """Return a column as one array in which all zeros and all NaNs have the same bits, as in Spark's grouping keys."""
     return _normalize(in_one_piece(column))
 
 
@@ -33,7 +33,7 @@ def in_one_piece(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def equality_codes(columns: Sequence[pa.Array], rows: int) -> Numbers:
-    """Return a code per row, 0 and up: rows have the same one if they are bit-equal in every column."""
+    """Return a code per row, from 0; rows that are bit-equal in all columns have the same code."""
     codes = np.zeros(rows, dtype=np.int64)
     for column in columns:
         codes = combine_codes(codes, _equality(column))
@@ -41,7 +41,7 @@ def equality_codes(columns: Sequence[pa.Array], rows: int) -> Numbers:
 
 
 def order_codes(column: pa.ChunkedArray | pa.Array, *, is_ascending: bool, nulls_first: bool) -> Numbers:
-    """Return a code per row, 0 and up, that sorts like ORDER BY; raises `InvalidQuery` for types without order."""
+    """Return a code per row, from 0, that sorts like ORDER BY; raises `InvalidQuery` for types without an order."""
     values = normalize_keys(column)
     codes = _order(values)
     last = codes.max(initial=0)
@@ -50,7 +50,7 @@ def order_codes(column: pa.ChunkedArray | pa.Array, *, is_ascending: bool, nulls
 
 
 def combine_codes(major: Numbers, minor: Numbers) -> Numbers:
-    """Return codes of pairs, ordered by the first, then by the second."""
+    """Return codes of pairs that are ordered by `major`, and then by `minor`."""
     if not len(major):
         return major
     sizes = int(major.max()) + 1, int(minor.max()) + 1
@@ -61,27 +61,27 @@ def combine_codes(major: Numbers, minor: Numbers) -> Numbers:
 
 
 def compact(codes: Numbers) -> Numbers:
-    """Return codes in the same order, less than twice the number of rows."""
+    """Return codes with the same order that are less than twice the number of rows."""
     if not len(codes) or codes.max() < 2 * len(codes):
         return codes
     return np.asarray(np.unique(codes, return_inverse=True)[1], dtype=np.int64)
 
 
 def is_among(codes: Numbers, others: Numbers) -> npt.NDArray[np.bool_]:
-    """Return a mask of the codes that also occur in `others`; apply `compact` to both before, which bounds memory."""
+    """Return a mask of the codes that also occur in `others`. Memory is limited only if both are `compact`."""
     seen = np.zeros(max(codes.max(initial=0), others.max(initial=0)) + 1, dtype=bool)
     seen[others] = True
     return np.asarray(seen[codes])
 
 
 def float_order(values: pa.Array) -> pa.Array:
-    """Return integers that order like these floats, -0.0 before 0.0; `floats` is the inverse."""
+    """Return integers with the order of these floats, with -0.0 before 0.0; `floats` is the inverse."""
     bits = values.cast(pa.float64()).view(pa.int64())
     return pc.if_else(pc.less(bits, 0), pc.bit_wise_xor(bits, _LARGEST), bits)
 
 
 def floats(codes: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return the floats with these codes."""
+    """Return the floats with these codes of `float_order`."""
     bits = pc.if_else(pc.less(codes, 0), pc.bit_wise_xor(codes, _LARGEST), codes)
     return bits.view(pa.float64()).cast(type_)
 
@@ -116,7 +116,7 @@ def _equality(values: pa.Array) -> Numbers:
 
 
 def _order(values: pa.Array) -> Numbers:
-    """Return a code per row that orders the non-null values ascending; inside them, nulls come first."""
+    """Return a code per row with the ascending order of the non-null values; within nested values, nulls come first."""
     if kind.is_struct(values.type):
         codes = np.zeros(len(values), dtype=np.int64)
         for part in values.flatten():

@@ -1,4 +1,4 @@
-"""Operation types (`odf_common.data.columns.Operation`) of records as they pass through queries (RFC-015)."""
+"""The operations (`odf_common.data.columns.Operation`) of records that pass through a query (RFC-015)."""
 
 from typing import Final
 
@@ -12,10 +12,10 @@ _CORRECTIONS: Final = (int(Operation.CORRECT_FROM), int(Operation.CORRECT_TO))
 
 
 def carried_operations(rows: Numbers, operations: Numbers) -> Numbers:
-    """Return the operation of each result record; `rows` has the input record that it comes from.
+    """Return the operation of each result record; `rows` are the positions of the input records that they come from.
 
-    A correction stays one if exactly one record of each half is in the result; other halves become retractions and
-    appends. The two halves are adjacent in the input.
+    A correction remains one if each of its two records gives exactly one result record. Otherwise its records become
+    retractions and appends. The two records of a correction are adjacent in the input.
     """
     result = operations[rows]
     corrections = np.isin(result, _CORRECTIONS)

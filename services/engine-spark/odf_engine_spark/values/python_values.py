@@ -1,9 +1,10 @@
-"""Columns as lists of plain Python values that compare and are equal as in Spark, and back.
+"""Conversion of columns to lists of Python values, which compare as in Spark, and back.
 
-Integers, timestamps and unscaled decimals are `int`; floats are `int` where they are compared
-(`equality_codes.float_order`) and `float` where they are added; strings are `str`, binary is `bytes`, nulls are `None`.
-Structs and lists are tuples with two items per part, whether it is present and its value: so a null sorts before any
-value, and is never compared. Inside them -0.0 is 0.0, since equal parts must not decide the order.
+Integers, timestamps and unscaled decimals are `int`. Floats are `int` where they are compared
+(`equality_codes.float_order`), and `float` where they are added. Strings are `str`, binary values `bytes`, nulls
+`None`. Structs and lists are tuples with two items per part: whether it is present, and its value. So a null sorts
+before all values, and is never compared. Within them, -0.0 is converted to 0.0, as equal parts must not decide the
+order.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ _LARGEST: Final = np.iinfo(np.int64).max
 
 
 def comparable(column: pa.ChunkedArray | pa.Array) -> list[Plain]:
-    """Return values that compare as in Spark; raises `InvalidQuery` for types that cannot be ordered."""
+    """Return values that compare as in Spark; raises `InvalidQuery` for types without an order."""
     values = in_one_piece(column)
     type_ = values.type
     if kind.is_string(type_) or kind.is_binary(type_):
@@ -42,18 +43,18 @@ def comparable(column: pa.ChunkedArray | pa.Array) -> list[Plain]:
 
 
 def doubles(column: pa.ChunkedArray) -> list[Plain]:
-    """Return the values as doubles."""
+    """Return the values of a column as doubles."""
     values = in_one_piece(column).cast(pa.float64(), safe=False)
     return _whole(values)
 
 
 def presence(column: pa.ChunkedArray) -> list[Plain]:
-    """Return 1 for each value, None for each null."""
+    """Return 1 for each value, and None for each null."""
     return [1 if is_valid else None for is_valid in np.asarray(in_one_piece(column).is_valid()).tolist()]
 
 
 def column_of(values: Sequence[Plain], type_: pa.DataType) -> pa.Array:
-    """Return the column of a type with these values, the inverse of `comparable`."""
+    """Return a column of a type with these values; the inverse of `comparable`."""
     if kind.is_decimal128(type_):
         return _decimals(values, type_)
     if kind.is_floating(type_):

@@ -1,4 +1,4 @@
-"""Lists in a state that pass from request to request unread, such as most of what `min` and `max` keep."""
+"""Lists in a state that pass from request to request without being read, such as most values of `min` and `max`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from odf_engine_spark.values.python_values import Plain
 
 @dataclass(frozen=True, slots=True)
 class HeldValues:
-    """The values of all lists of a column, concatenated, and the function that reads them."""
+    """The concatenated values of all lists of a column, and the function that reads them."""
 
     values: pa.Array
     read: Callable[[pa.Array], list[Plain]]
@@ -20,7 +20,7 @@ class HeldValues:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A list: the held values from `start` to before `end`, then `more`."""
+    """A list: the held values from `start` to `end` (exclusive), and then `more`."""
 
     held: HeldValues | None = None
     start: int = 0
@@ -39,7 +39,7 @@ class Run:
 
 
 def read_runs(column: pa.ChunkedArray, read: Callable[[pa.Array], list[Plain]]) -> list[Run]:
-    """Return the lists of a column; raises `ValueError` if an element is null."""
+    """Return the lists of a column without reading their values; raises `ValueError` if a value is null."""
     lists = in_one_piece(column)
     if lists.values.null_count:
         raise ValueError("a value in the state is null")
@@ -50,7 +50,7 @@ def read_runs(column: pa.ChunkedArray, read: Callable[[pa.Array], list[Plain]]) 
 def write_runs(
     runs: Sequence[Run], type_: pa.DataType, write: Callable[[Sequence[Plain]], pa.Array]
 ) -> pa.Array:
-    """Return the column of these lists, all of which were read from one column or are new."""
+    """Return a column of these lists, which must all be new or from the same column."""
     more = write([value for run in runs for value in run.more])
     held = next((run.held.values for run in runs if run.held is not None), more.slice(0, 0))
     places, first = [], len(held)

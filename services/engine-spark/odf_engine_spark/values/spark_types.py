@@ -1,8 +1,8 @@
-"""Arrow types converted to Spark's and back.
+"""Conversion of Arrow's types to Spark's and back.
 
-Spark has no unsigned integers, no UUIDs, one unit of time, and one layout of strings; times of day become strings. A
-type without a counterpart is refused by name. Results are converted to the types that slices are stored with, by a
-table that docs/generate.py prints (why: decision 80).
+Spark has no unsigned integers, no UUIDs, one time unit, and one layout of strings; times of day become strings. A type
+without a counterpart is refused by name. Results are converted to the types that slices are stored with, by a table
+that docs/generate.py prints (why: decision 80).
 """
 
 from collections.abc import Callable
@@ -49,7 +49,7 @@ _SAME: Final = (
 
 
 def spark_type(type_: pa.DataType, where: str) -> pa.DataType:
-    """Return the type that a column has inside Spark; raises `InvalidQuery` if none fits."""
+    """Return the type of a column in Spark; raises `InvalidQuery` if there is none."""
     if type_ in _OTHER:
         return _OTHER[type_]
     if kind.is_timestamp(type_):
@@ -74,7 +74,7 @@ def spark_type(type_: pa.DataType, where: str) -> pa.DataType:
 
 
 def spark_schema_of(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of an input as Spark sees it: every column is nullable, without metadata."""
+    """Return the schema of an input in Spark: all columns are nullable, without metadata."""
     return pa.schema([pa.field(f.name, spark_type(f.type, f.name), nullable=True) for f in schema])
 
 
@@ -97,12 +97,12 @@ def output_type(type_: pa.DataType, where: str) -> pa.DataType:
 
 
 def output_schema_of(schema: pa.Schema) -> pa.Schema:
-    """Return the schema that a result is stored with: every column is nullable, without metadata."""
+    """Return the schema that a result is stored with: all columns are nullable, without metadata."""
     return pa.schema([pa.field(f.name, output_type(f.type, f.name)) for f in schema])
 
 
 def arrow_schema_of(columns: StructType) -> pa.Schema:
-    """Return the columns of a result in Arrow's types; raises `InvalidQuery` for one that Arrow does not have."""
+    """Return the columns of a result as an Arrow schema; raises `InvalidQuery` for types that Arrow does not have."""
     return pa.schema([_arrow_field(column) for column in columns])
 
 
@@ -140,15 +140,15 @@ def _refusal(rule: "ResultRule", where: str) -> InvalidQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultRule:
-    """What becomes of a type of a query's result."""
+    """The rule for a type in a query's result: what it is stored as, or that it is refused."""
 
     sql: str
     has: Callable[[pa.DataType], bool]
-    """Whether an Arrow type is it; for types that Arrow does not have, none is."""
+    """Returns whether an Arrow type is covered by this rule; never for SQL types that Arrow does not have."""
     becomes: str = ""
-    """Empty: it is refused."""
+    """The stored type, empty if the type is refused."""
     instead: str = ""
-    """What to write instead of what is refused."""
+    """The advice for values that are refused."""
 
 
 def _is_never(type_: pa.DataType) -> bool:
@@ -202,4 +202,4 @@ RESULT_TYPES: Final = (
     CALENDAR,
     ResultRule(sql="VOID", has=kind.is_null, instead="it is always null, CAST it to the intended type"),
 )
-"""What becomes of each type that a query's result may have."""
+"""The rules for all types that a query's result may have."""

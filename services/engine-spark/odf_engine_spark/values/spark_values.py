@@ -1,4 +1,4 @@
-"""Columns converted for Spark, to the types that `spark_types.spark_type` has chosen."""
+"""Conversion of columns to the types for Spark, which `spark_types.spark_type` has chosen."""
 
 from typing import Final
 
@@ -17,9 +17,9 @@ _DIGITS: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
 def in_spark(table: pa.Table, target: pa.Schema, where: str = "") -> pa.Table:
-    """Return the columns of `target`, null if the table lacks one; raises `InvalidInput` naming the column.
+    """Return the columns of `target`, with nulls for a missing column; raises `InvalidInput` with the column's name.
 
-    Timestamps finer than Spark's microseconds are cut towards the past.
+    Timestamps that are finer than Spark's microseconds are rounded down.
     """
     columns = []
     for field in target:
@@ -60,7 +60,7 @@ def _as(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _part(values: pa.StructArray, target: pa.Field) -> pa.Array:
-    """Return a field by name, wherever the slice has it; null if the slice was written before it was added."""
+    """Return a field of a struct by its name; nulls if the slice was written before the field was added."""
     index = values.type.get_field_index(target.name)
     return pa.nulls(len(values), target.type) if index < 0 else _as(values.field(index), target.type)
 

@@ -60,42 +60,49 @@ class Batch(Protocol[P]):
 
     @property
     def may_be_empty(self) -> bool:
-        """Return whether it is committed even if it appends nothing, to record its position."""
+        """Return whether the batch is committed even if it appends no records, to record its position."""
 
     def position_in(self, state: ChainState) -> P:
         """Return the source's position in a state of the chain."""
 
     def check(self, position: P) -> None:
-        """Raise `AlreadyCommitted`, or why the batch cannot be committed, unless it follows the position."""
+        """Raise an error unless the batch directly follows the position.
+
+        The error is `AlreadyCommitted` if the chain has the batch; otherwise it says why the batch cannot be committed.
+        """
 
     def prepare(self, state: ChainState) -> PreparedRecords:
-        """Return the records, prepared for a state of the chain."""
+        """Return the batch's records, prepared with the definitions in this state of the chain."""
 
     def reduce_after(self, error: InvalidInput) -> PreparedRecords:
-        """Reduce a batch that cannot be merged as a whole, or raise the error.
+        """Remove the records that caused this error of the merge, and return the others; raise the error if that fails.
 
-        The result is smaller than before, and is the batch from then on.
+        Later calls use the reduced batch.
         """
 
     def advance(self, position: P, prepared: PreparedRecords) -> tuple[P, NewWatermark]:
-        """Return the position after the batch, and its watermark; write bad records to the dead letters durably."""
+        """Return the position after the batch, and the batch's watermark.
+
+        The batch's bad records have been durably written to the dead-letter topic when the call returns.
+        """
 
     def before_proposal(self) -> None:
-        """Last chance to raise and leave the batch uncommitted: a proposal cannot be withdrawn."""
+        """Raise an error if the batch must not be committed. This is the last check: a proposal cannot be withdrawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The state with the batch, the number of appended and of late records; `is_new`: this call committed it.
-
-    `rejected`: rows of a pushed file that became dead letters.
-    """
+    """The result of committing a batch."""
 
     state: ChainState
+    """The state of a chain that contains the batch."""
     count: int
+    """Number of records that this call appended."""
     is_new: bool
+    """Whether this call appended a block; False if the batch was already committed, or had nothing to append."""
     late: Lateness = NONE_LATE
     rejected: Sequence[BadRecord] = ()
+    """Rows of a pushed file that became dead letters."""
 
 
 class Proposals:
@@ -105,7 +112,10 @@ class Proposals:
         self.replies = replies
 
     def propose(self, draft: Draft, wait: float = REPLY_TIMEOUT_SECONDS) -> Body | None:
-        """Return `Committed`, `HeadMoved` or `Refused`; None without a reply in time. Raises `Unavailable`."""
+        """Return the reply: `Committed`, `HeadMoved` or `Refused`; None if there is none within `wait` seconds.
+
+        Raises `Unavailable`.
+        """
         body = bus.Propose(
             expected_head=draft.before.head.raw,
             system_time=time_message(draft.system_time),
@@ -117,14 +127,17 @@ class Proposals:
 
 @dataclass(eq=False)
 class BatchCommitter:
-    """Commits batches; one thread per dataset at a time."""
+    """Commits batches. Only one thread per dataset may call it at a time."""
 
     states: ChainStates
     drafter: Drafter
     proposals: Proposals
 
     def commit(self, current: Current, history: DatasetHistory, batch: Batch[P]) -> Outcome:
-        """Commit the batch. Raises what `batch` raises, `Refused`, `Unavailable`, `NotFound`."""
+        """Commit the batch, and draft it again each time another block is committed first.
+
+        Raises the errors of `batch` and of `history`, `Refused`, `Unavailable` and `NotFound`.
+        """
         while True:
             state = current()
             position = batch.position_in(state)
@@ -188,7 +201,7 @@ class BatchCommitter:
                     raise Refused(reason=answer.code, text=answer.text)
                 case None:
                     log.warning("no reply to a proposal", dataset_id=str(draft.before.dataset_id))
-                    # Perhaps by this proposal: drafting again finds the position in the chain then, and ends.
+                    # If this proposal moved the head, the next attempt finds its position in the chain and ends.
                     if current().head != draft.before.head:
                         return False
                 case _:
@@ -208,7 +221,7 @@ Meet = Callable[[ChainState], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pools:
-    """Threads for commits, for calls that wait for the engine, and for catching indexes up."""
+    """The thread pools for commits, for calls that wait for the engine, and for updating indexes."""
 
     commits: Executor
     queries: Executor
@@ -216,7 +229,7 @@ class Pools:
 
     @classmethod
     def with_one_pool(cls, pool: Executor) -> Self:
-        """Return one pool for all."""
+        """Return pools that all are this one."""
         return cls(commits=pool, queries=pool, indexing=pool)
 
 
@@ -224,7 +237,10 @@ class CommitQueue:
     """One dataset's queue: ordered tasks, ordered queries, and a lock that every commit holds."""
 
     def __init__(self, dataset: DatasetId, history: DatasetHistory, pools: Pools) -> None:
-        """Run tasks and the sources' queries one at a time, and each source's preparations for merging."""
+        """Create the queues of a dataset: its commits, its preprocess queries and each source's index updates.
+
+        Each of these queues runs one task at a time.
+        """
         self.dataset = dataset
         self.history = history
         self.lock = threading.Lock()
@@ -235,13 +251,16 @@ class CommitQueue:
         self.committed: Multihash | None = None  # the head after this process's last commit
 
     def index_queue(self, source: str) -> SerialQueue:
-        """Return the queue in which a source's index is caught up before each of its tasks."""
+        """Return the queue that updates a source's index before each commit of the source."""
         return self._by_source.setdefault(source, SerialQueue(self._indexing))
 
 
 @dataclass(eq=False)
 class CommitQueues:
-    """The queues of all datasets that this process has used; metrics name a dataset by `name_of`."""
+    """The commit queues of all datasets that this process has ingested into.
+
+    `name_of` returns the name of a dataset for the labels of metrics.
+    """
 
     blobs: BlobStore
     states: ChainStates
@@ -255,7 +274,7 @@ class CommitQueues:
         self.late = LateRecords()
 
     def queue(self, dataset: DatasetId) -> CommitQueue:
-        """Return the dataset's queue."""
+        """Return the dataset's queue, created on first use."""
         with self._mutex:
             queue = self._queues.get(dataset)
             if queue is None:
@@ -286,7 +305,7 @@ class CommitQueues:
         *,
         merge: MergeStrategy | None = None,
     ) -> None:
-        """Catch up the index for merging a source's batches, while others commit; may take long.
+        """Bring the index for merging a source's batches up to date; commits continue meanwhile. Can take minutes.
 
         `meet` is called with each state of the chain that is used. `merge` is that of a source which the chain does
         not define.
@@ -301,14 +320,14 @@ class CommitQueues:
         self.queue(dataset).history.catch_up(merge, current, is_wanted)
 
     def index_progress(self, dataset: DatasetId, merge: MergeStrategy) -> BuildProgress | None:
-        """Return the progress of the index for a merge strategy while it catches up; None if it does not."""
+        """Return the progress of updating the index of a merge strategy; None unless it is being updated."""
         with self._mutex:
             queue = self._queues.get(dataset)
         return None if queue is None else queue.history.index_progress(merge)
 
     @translating_os_errors
     def commit_indexed(self, dataset: DatasetId, batch: Batch[P]) -> Outcome:
-        """Commit the batch; raises `IndexBehind` if its index has to be caught up first."""
+        """Commit the batch; raises `IndexBehind` if `catch_up` has to be called first."""
         queue = self.queue(dataset)
         with queue.lock:
             outcome = self.committer.commit(lambda: self.state(dataset), queue.history, batch)
@@ -345,7 +364,7 @@ class CommitQueues:
 
 
 def _merge_step(state: ChainState, source: str) -> MergeStrategy | None:
-    """Return the merge strategy of a source; None if it does not exist."""
+    """Return the merge strategy of a source; None if the source does not exist."""
     pushed = state.push_sources.get(source)
     if pushed is None and source == DEFAULT_SOURCE:
         return None if state.polling_source is None else state.polling_source.merge

@@ -1,11 +1,11 @@
-"""A file to commit: in one block, once per idempotency key.
+"""Commits a pushed file: in one block, once per idempotency key.
 
-Rows that are not records become dead letters, or refuse the file, as the source's settings say. A snapshot is always
-refused, since it would retract the rows that are left out; so is a file none of whose rows fits.
+Rows that cannot be read as records become dead letters, or the file is refused: the source's settings decide. A
+snapshot with such a row is always refused, because without the row its current record would be retracted. A file
+without any good row is refused too.
 
-Pushes in flight: canceled by key, and joined by a push of the same bytes to the same source.
-
-A client that gave up and retries has another key, so only the content shows that its first push is still running.
+A push in flight can be canceled by its key. A second push of the same bytes to the same source joins it: a client that
+timed out and retries may send another key, so only the content shows that its first push is still running.
 """
 
 import hashlib
@@ -64,7 +64,10 @@ IsWanted = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The identity of a push, in addition to its bytes; `event_time` is None if the client gave none."""
+    """The parameters of a push; two pushes are identical if these and their bytes are equal.
+
+    `event_time` is None if the client gave none.
+    """
 
     dataset: DatasetId
     source: str
@@ -95,14 +98,17 @@ class _Push:
 
 
 class PushesInFlight:
-    """All pushes running in this process; thread-safe."""
+    """The pushes that are running in this process; thread-safe."""
 
     def __init__(self) -> None:
         self._pushes: list[_Push] = []
         self._lock = threading.Lock()
 
     def withdraw(self, key: str) -> bool:
-        """Cancel the pushes with a key; return whether there are any. A push joined by others continues."""
+        """Cancel the pushes with a key, and return whether there were any.
+
+        A push that callers with other keys have joined continues for them.
+        """
         with self._lock:
             callers = [caller for push in self._pushes for caller in push.callers if caller.key == key]
             for caller in callers:
@@ -119,9 +125,10 @@ class PushesInFlight:
         is_there: Callable[[], bool],
         may_join: bool,
     ) -> Outcome:
-        """Return the outcome of `commit`, or, as not new, of an identical push in flight.
+        """Run `commit` and return its outcome. If an identical push is in flight, wait for that one instead.
 
-        `commit` gets a function that returns whether any caller still wants it. Raises what it raises.
+        A joined push's outcome is marked as not new. `commit` receives a function that returns whether any caller still
+        waits for the push. Raises the errors of `commit`.
         """
         caller = _Caller(key=key, is_there=is_there)
         with file.open("rb") as content:
@@ -140,11 +147,11 @@ class PushesInFlight:
                 return outcome
 
     def _join(self, target: Target, content: BinaryIO, caller: _Caller) -> _Push | None:
-        """Join an identical push in flight and return it."""
+        """Join an identical push in flight and return it; None if there is none."""
         with self._lock:
             candidates = [push for push in self._pushes if push.target == target]
         for push in candidates:
-            # Outside of the lock: comparing large files takes long.
+            # Outside of the lock: comparing large files is slow.
             if not _are_same(push.content, content):
                 continue
             with self._lock:
@@ -166,7 +173,7 @@ class PushesInFlight:
 
 
 def cancellation() -> Refused:
-    """Return the error of a push that was canceled in time."""
+    """Return the error for a push that was canceled before it was committed."""
     return Refused(reason=CANCELLED, text="cancelled; nothing was committed")
 
 
@@ -181,7 +188,7 @@ def _await(push: _Push, caller: _Caller) -> Outcome:
 
 
 def _are_same(left: BinaryIO, right: BinaryIO) -> bool:
-    """Return whether two files have the same bytes, without using or changing their positions."""
+    """Return whether two open files have the same bytes; their read positions stay unchanged."""
     offset = 0
     try:
         while chunk := os.pread(left.fileno(), CHUNK_BYTES, offset):
@@ -194,12 +201,15 @@ def _are_same(left: BinaryIO, right: BinaryIO) -> bool:
 
 
 class FileOfChanges:
-    """The messages of a file; bad ones are left out, or refuse it."""
+    """A file of change messages in envelopes, such as Debezium's. A bad message is left out, or the file is refused."""
 
     def __init__(
         self, preparer: Preparer, plan: Plan, batch: MessageBatch, places: Sequence[str], *, rejects: bool
     ) -> None:
-        """`places` says where each message is; `rejects`: whether bad ones may be left out."""
+        """Read the messages of `batch`.
+
+        `places` has the location of each message in the file; `rejects` is whether bad messages may be left out.
+        """
         self._preparer = preparer
         self._plan = plan
         self._batch = batch
@@ -210,7 +220,10 @@ class FileOfChanges:
     def read_from(
         cls, preparer: Preparer, plan: Plan, file: FileBatch, messages: MessageColumns, *, rejects: bool
     ) -> Self | None:
-        """Return the messages of a file; None if it has records without an envelope. Raises `InvalidInput`."""
+        """Return the messages of a file; None if the source does not expect messages in envelopes.
+
+        Raises `InvalidInput`.
+        """
         step = plan.source.read
         has_changes = isinstance(step, ReadStepNdJson | ReadStepJson)
         if messages.envelope is Envelope.NONE or not has_changes:
@@ -228,11 +241,14 @@ class FileOfChanges:
         return len(self._places)
 
     def read(self) -> PreparedRecords:
-        """Return the records; raises `InvalidInput` with the place of a bad message that refuses the file."""
+        """Return the records; raises `InvalidInput` with the location of the bad message if the file is refused."""
         return self._allow(self._read(self._batch))
 
     def without(self, prepared: PreparedRecords, faults: Mapping[int, str]) -> PreparedRecords:
-        """Return the records without the messages of `faults`; raises `InvalidInput` as `read` does."""
+        """Return the records without the messages that have records in `faults`.
+
+        Raises `InvalidInput` with the location of a bad message if the file is refused.
+        """
         column = self._plan.vocab.event_time_column
         return self._allow(without_messages(prepared, self._batch, faults, column, self._read))
 
@@ -245,7 +261,7 @@ class FileOfChanges:
         if prepared.bad and (not self._rejects or len(prepared.bad) == self.count):
             first = prepared.bad[0]
             raise InvalidInput(where=self._places[first.offset], text=first.reason)
-        # The event times of all are known, and a file is one batch.
+        # `greatest` per partition is for topics: a file is one batch, whose watermark is computed from all its records.
         return replace(prepared, bad=tuple(map(self._with_place, prepared.bad)), greatest={})
 
     def _with_place(self, bad: BadRecord) -> BadRecord:
@@ -254,7 +270,7 @@ class FileOfChanges:
 
 
 def as_lines(step: ReadStep) -> ReadStep:
-    """Return the step that reads each object of a Json file as a message."""
+    """Return the read step for single messages: each object of a Json array is read as one line of NdJson."""
     if not isinstance(step, ReadStepJson) or step.sub_path is not None:
         return step
     return ReadStepNdJson(
@@ -271,8 +287,8 @@ Rows = RejectedRows | RefusedRows | FileOfChanges
 class FileCommit:
     """Port `Batch` for one file.
 
-    If the client gave the key, even a file that appends nothing is committed, for its receipt: otherwise a late repeat
-    could undo what was pushed in between. So is a file with rejected rows, for their count.
+    A file that appends no records is still committed if the client chose its key, to record the receipt: otherwise a
+    late retry could undo a later push. It is also committed if rows were rejected, to record their number.
     """
 
     def __init__(
@@ -283,7 +299,10 @@ class FileCommit:
         rejecting: RejectPolicy,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Read the file with `preparer`, again only if the source changes; stop once `is_wanted` returns False."""
+        """Read the file with `preparer` on the first attempt, and again only if the source's definition has changed.
+
+        The commit is canceled once `is_wanted` returns False.
+        """
         self.source = source
         self._batch = batch
         self._preparer = preparer
@@ -298,7 +317,7 @@ class FileCommit:
 
     @property
     def may_be_empty(self) -> bool:
-        """Return whether it is committed even if it appends nothing."""
+        """Return whether the file is committed even if it appends no records."""
         return not self._batch.is_key_generated or (self._read is not None and bool(self._read[1].bad))
 
     def position_in(self, state: ChainState) -> SourcePosition:
@@ -306,7 +325,10 @@ class FileCommit:
         return position_of(state, self.source)
 
     def check(self, position: SourcePosition) -> None:
-        """Raise `AlreadyCommitted` if the key is among the receipts, `KeyReused` if it was another file's."""
+        """Raise `AlreadyCommitted` if the key is among the receipts, `KeyReused` if that receipt is for other bytes.
+
+        Raises `Refused` if the push was canceled.
+        """
         if position.has_receipt(self._batch.key):
             if position.contents.get(self._batch.key, self._content) != self._content:
                 raise KeyReused(key=run_of(self._batch.key))
@@ -314,7 +336,7 @@ class FileCommit:
         self._require_wanted()
 
     def prepare(self, state: ChainState) -> PreparedRecords:
-        """Return the file's records; raises `InvalidInput`, `TooManyRejected`."""
+        """Return the file's records. Raises `InvalidInput`, `TooManyRejected`; `Refused` if the push was canceled."""
         self._dataset = state.dataset_id
         source = chosen_source(state, self.source)
         plan = plan_of(state, replace(source, read=self._batch.format.step(source.read)))
@@ -345,14 +367,14 @@ class FileCommit:
         return self._allow(self._preparer.file(plan, self._batch, self._rows), self._rows)
 
     def _allow(self, prepared: PreparedRecords, rows: Rows) -> PreparedRecords:
-        """Raise `TooManyRejected` unless the source's settings allow the bad rows."""
+        """Return the records. Raises `TooManyRejected` if the share of bad rows is above the source's limit."""
         assert self._dataset is not None
         settings = self._rejecting.settings(self._dataset, self.source)
         require_share(settings, f"rows of {self._batch.label}", prepared.bad, rows.count)
         return prepared
 
     def reduce_after(self, error: InvalidInput) -> PreparedRecords:
-        """Reject rows whose operations do not fit, or raise the error: other rows refuse the file."""
+        """Reject the rows whose operations do not fit the current records of their keys. Raise any other error."""
         assert self._read is not None
         plan, prepared = self._read
         if isinstance(error, OperationsMismatched):
@@ -369,7 +391,7 @@ class FileCommit:
     def advance(
         self, position: SourcePosition, prepared: PreparedRecords
     ) -> tuple[SourcePosition, NewWatermark]:
-        """Return the position with the batch's receipt; bad rows are durable dead letters on return."""
+        """Return the position with the file's receipt. Its bad rows are durable dead letters when the call returns."""
         self._require_wanted()
         assert self._dataset is not None
         rejected = RejectedOfFile(
@@ -388,7 +410,7 @@ class FileCommit:
         return after.with_receipt(self._batch.key, self._content), None
 
     def before_proposal(self) -> None:
-        """Raise `Refused` if no caller wants the batch any more."""
+        """Raise `Refused` if no caller waits for the push any more."""
         self._require_wanted()
         self._is_proposed = True
 
@@ -409,13 +431,16 @@ class FileCommit:
 
 
 def digest_of(file: Path) -> str:
-    """Return a digest of a file, by which pushes with one key are compared."""
+    """Return the BLAKE2b digest of a file, which shows whether two pushes with the same key have the same bytes."""
     with file.open("rb") as content:
         return hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 
 
 def chosen_source(state: ChainState, name: str) -> AddPushSource:
-    """Return the push source with a name, or the only one if the name is empty."""
+    """Return the push source with this name, or the dataset's only push source if the name is empty.
+
+    Raises `NotFound`, and `InvalidInput` for a derivative or if the name is empty and there is not exactly one source.
+    """
     if state.kind is not DatasetKind.Root:
         raise InvalidInput(text="a derivative takes no pushed data")
     sources = state.push_sources

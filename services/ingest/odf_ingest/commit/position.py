@@ -1,11 +1,11 @@
 """The position of a push source, committed with its records for exactly-once ingestion: the value of its source state.
 
-`{"v":1,"topics":{"<topic>":{"id":"<topic uuid>","next":{"0":123}}}}`; topics with several
-partitions also have `greatest`, each partition's greatest event time (ms). Pushed files leave their keys in
-`receipts`, and, if a client chose the key, a digest of their bytes in `contents`. `rejected` counts the messages that
-became dead letters, rows of pushed files among them; those have numbers of their own, so `rows` has their count, and
-the numbers of those that were committed since, as intervals: `{"rejected":5,"retried":[[0,2]]}`. Both are absent while
-there are none.
+`{"v":1,"topics":{"<topic>":{"id":"<topic uuid>","next":{"0":123}}}}`. Topics with several
+partitions also have `greatest`, each partition's greatest event time (ms). The keys of pushed files are in `receipts`;
+if a client chose the key, a digest of the file is in `contents`. `rejected` is the number of dead letters, for messages
+and for rows. Rows are numbered from 0 as they are rejected: `rows` has the number of rejected rows, and the intervals
+of those that were committed later: `{"rejected":5,"retried":[[0,2]]}`. `rejected` and `rows` are absent while they are
+zero.
 """
 
 import json
@@ -35,14 +35,14 @@ class Position(Protocol):
     """The position of a source."""
 
     def source_state(self, source: str) -> SourceState:
-        """Return the state that the chain stores with the next block."""
+        """Return the source state that is stored in the next block."""
 
 
 @contextmanager
 def reading(value: str, version: int) -> Iterator[Any]:
-    """Yield the JSON of a source state's value.
+    """Yield the decoded JSON of a source state's value.
 
-    Raises `SourceStateUnreadable` if it has another version, or lacks a field.
+    Raises `SourceStateUnreadable` if the value has another version, or if the `with` block does not find a field.
     """
     try:
         plain = json.loads(value)
@@ -55,7 +55,7 @@ def reading(value: str, version: int) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPosition:
-    """Next offset and greatest event time (ms since the epoch) of each partition that has been read."""
+    """The next offset and the greatest event time (ms since the epoch) of each partition that has been read."""
 
     topic_id: str
     next: Mapping[int, int] = field(default_factory=dict)
@@ -64,22 +64,22 @@ class TopicPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePosition:
-    """Positions in all topics of a source, and keys of pushed files."""
+    """The position of a push source: its offsets in topics, and the receipts of pushed files."""
 
     topics: Mapping[str, TopicPosition] = field(default_factory=dict)
     receipts: tuple[str, ...] = ()
     contents: Mapping[str, str] = field(default_factory=dict)
-    """Digests of files by receipt, if known."""
+    """Digests of files by receipt, for files whose key was chosen by the client."""
     rejected: int = 0
-    """Messages up to here that became dead letters, and rows of pushed files and of messages that are tables."""
+    """Number of dead letters so far: messages, rows of pushed files, and rows of messages that contain a table."""
     rejected_rows: int = 0
-    """Those of them that were rows."""
+    """Number of dead letters so far that are rows."""
     retried: Numbers = NO_NUMBERS
-    """Numbers of rows that were committed since."""
+    """Numbers of the rejected rows that have been retried and committed."""
 
     @classmethod
     def parse(cls, value: str) -> Self:
-        """Read a source state's value; raises `SourceStateUnreadable` if this version cannot."""
+        """Read a source state's value; raises `SourceStateUnreadable`."""
         with reading(value, VERSION) as plain:
             rejected_rows, retried = rows_in(plain)
             return cls(
@@ -92,7 +92,7 @@ class SourcePosition:
             )
 
     def text(self) -> str:
-        """Return the value: JSON, keys sorted, no spaces."""
+        """Return the value of the source state: JSON with sorted keys and without spaces."""
         plain: dict[str, object] = {
             "v": VERSION,
             "topics": {name: _plain(topic) for name, topic in self.topics.items()},
@@ -111,15 +111,15 @@ class SourcePosition:
         return json.dumps(plain, sort_keys=True, separators=(",", ":"))
 
     def source_state(self, source: str) -> SourceState:
-        """Return the state with this position."""
+        """Return the source state that contains this position."""
         return SourceState(source_name=source, kind=KIND, value=self.text())
 
     def with_topic(self, name: str, topic: TopicPosition) -> Self:
-        """Return the position with one topic's replaced."""
+        """Return the position in which one topic's position is replaced."""
         return replace(self, topics={**self.topics, name: topic})
 
     def without_topic(self, name: str) -> Self:
-        """Return the position without one topic's."""
+        """Return the position without this topic."""
         return replace(
             self, topics={other: position for other, position in self.topics.items() if other != name}
         )
@@ -133,13 +133,14 @@ class SourcePosition:
         return replace(self.with_rejected(count), rejected_rows=self.rejected_rows + count)
 
     def progress(self, source: str) -> SourceProgress:
-        """Return the rejected and retried messages."""
+        """Return the numbers of rejected and retried messages and rows."""
         return source_progress(self.source_state(source))
 
     def with_receipt(self, key: str, content: str = "") -> Self:
-        """Return the position with one more key and digest; the oldest are dropped.
+        """Return the position with one more receipt; beyond `MAX_RECEIPTS` the oldest is dropped.
 
-        Of the files of one run only the last key is kept: it implies the others.
+        A run is a sequence of batches with numbered keys, from one command or stream. Only its last receipt is kept: it
+        implies the earlier ones.
         """
         run = _run(key)
         others = self.receipts if run is None else [other for other in self.receipts if _run(other) != run]
@@ -150,7 +151,10 @@ class SourcePosition:
 
     @property
     def last_keys(self) -> Collection[str]:
-        """Return the keys of the push or message that was committed last, among others."""
+        """Return the key of the last pushed file, and of the last message of each partition.
+
+        The batch that was committed last has one of these keys.
+        """
         messages = {
             key_of_message(name, partition, end)
             for name, topic in self.topics.items()
@@ -159,7 +163,7 @@ class SourcePosition:
         return {*messages, *self.receipts[-1:]}
 
     def has_receipt(self, key: str) -> bool:
-        """Return whether a file is known to be committed: by its key, or by a later one of its run."""
+        """Return whether a receipt shows that the batch is committed: its own, or that of a later batch of its run."""
         placed = run_and_place(key)
         if placed is None:
             return key in self.receipts
@@ -169,12 +173,12 @@ class SourcePosition:
 
 
 def key_of_message(topic: str, partition: int, end: int) -> str:
-    """Return the name of a message, the last one before `end`, in place of a push's key."""
+    """Return the key of the last message before the offset `end`: messages have no key of a push."""
     return f"message {topic}/{partition}/{end}"
 
 
 def next_in_run(position: SourcePosition, run: str) -> int:
-    """Return the index of a run's first batch that is not known to be committed."""
+    """Return the index of the first batch of a run that no receipt shows to be committed."""
     places = [placed for receipt in position.receipts if (placed := run_and_place(receipt)) is not None]
     return max((place + 1 for other, place in places if other == run), default=0)
 

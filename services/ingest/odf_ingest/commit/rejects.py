@@ -1,10 +1,10 @@
-"""Rejects malformed messages and rows: which become dead letters, and which refuse their batch or stop their source.
+"""Rejects malformed messages and rows.
 
-Rejects records that do not fit the current records of their keys (`merge/changes.py`): messages, or rows of a file.
+Decides whether they become dead letters, or whether their batch is refused or their source stopped. Records that do not
+fit the current records of their keys (`merge/changes.py`) are rejected too, with their messages or rows.
 
-Without a query and an envelope, each message is a record. Otherwise records are traced to their messages by reading
-the
-first messages alone: since each is computed alone, the records grow with each message.
+Without a preprocess query and an envelope, each message is one record. Otherwise a record is traced to its message by
+reading the first N messages alone, for several N: queries work record by record, so one more message only adds records.
 """
 
 import time
@@ -54,15 +54,15 @@ LETTERS_PER_FLUSH: Final = 1000  # dead letters per flush
 
 
 def rejects_messages(choice: BadRecords) -> bool:
-    """Return whether bad messages, of a topic or polled, become dead letters; else the first one stops the source."""
+    """Return whether bad messages become dead letters; otherwise the first one stops the source."""
     return choice is not BadRecords.STOP
 
 
 def rejects_rows(choice: BadRecords, merge: MergeStrategy, *, is_polled: bool) -> bool:
-    """Return whether bad rows of a file, pushed or polled, become dead letters; else the first one refuses the file.
+    """Return whether bad rows of a file become dead letters; otherwise a file with a bad row is refused.
 
-    By default those of a polled file do not: it can be fetched again once it is mended. Rows of a file that is merged
-    as a whole never do: a snapshot without some of its rows would retract them.
+    By default a polled file is refused, because it can be fetched again after it was corrected. A snapshot is always
+    refused, because the current records of the missing rows would be retracted.
     """
     if takes_whole_batches(merge):
         return False
@@ -70,7 +70,10 @@ def rejects_rows(choice: BadRecords, merge: MergeStrategy, *, is_polled: bool) -
 
 
 def require_share(settings: SourceSettings, messages: str, bad: Sequence[BadRecord], count: int) -> None:
-    """Raise `TooManyRejected` if more of the `count` messages are bad than the source's limit allows."""
+    """Raise `TooManyRejected` if the share of bad messages among the `count` messages is above the source's limit.
+
+    `messages` describes them in the error.
+    """
     if bad and len(bad) / count > settings.max_rejected_share:
         raise TooManyRejected(
             messages=messages,
@@ -83,29 +86,28 @@ def require_share(settings: SourceSettings, messages: str, bad: Sequence[BadReco
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedOfFile:
-    """The batch that rejected rows belong to: a file, the messages of a poll, or a message that is a table.
+    """The batch that rejected rows belong to: a file, the messages of a poll, or a message that contains a table.
 
-    `label` names it in their reasons.
+    The reasons of its dead letters begin with `label`.
     """
 
     dataset: DatasetId
     source: str
     label: str
     event_time: Timestamp
-    """For rows without one."""
+    """The event time of rows that have none."""
     input_format: str | None = None
-    """The format of the rows, empty for the source's own; None for what was polled."""
+    """The format of the rows; empty: the source's format; None: the rows were polled."""
     push: str = ""
-    """The key of a push, or of a message of a topic."""
+    """The key of the push, or of the message (`key_of_message`)."""
 
 
 @dataclass(eq=False)
 class RejectPolicy:
-    """Applies the source's settings to bad messages, and writes their dead letters.
+    """Applies the settings of a source to its bad messages and rows, and writes their dead letters to `bus`.
 
-    Send dead letters over `bus`; settings and first reasons are stored as notes in `blobs`.
-
-        `name_of` is how logs and metrics name a dataset.
+    Settings, and the first reason of each source, are stored as notes in `blobs`. `name_of` returns the name of a
+    dataset for logs and metrics.
     """
 
     bus: Bus
@@ -119,9 +121,10 @@ class RejectPolicy:
     def committable(
         self, dataset: DatasetId, source: str, batch: MessageBatch, bad: Sequence[BadRecord]
     ) -> MessageBatch:
-        """Return the messages to commit: the whole batch, or those before the first bad message.
+        """Return the batch, or its messages before the first bad one if the source stops at bad messages.
 
-        Raises `TooManyRejected` above the source's limit, `RecordRejected` if the source stops at the first message.
+        Raises `TooManyRejected` if the share of bad messages is above the source's limit, and `RecordRejected` if the
+        source stops and there is no message before the first bad one.
         """
         if not bad or batch.is_skipped:
             return batch
@@ -138,7 +141,10 @@ class RejectPolicy:
         return shorter
 
     def add_to(self, progress: IngestProgress, state: ChainState) -> None:
-        """Set the number of rejected messages that await a decision; 0 if it cannot be read."""
+        """Set the number of rejected messages and rows that await a decision, and the first reason.
+
+        The number is 0 if it cannot be determined.
+        """
         waiting = current_rejects(self.blobs, state, rejecting_sources(state))
         progress.rejected = waiting.count
         progress.rejected_reason = waiting.reason
@@ -151,7 +157,7 @@ class RejectPolicy:
         bad: Sequence[BadRecord],
         position: SourcePosition,
     ) -> None:
-        """Write dead letters of messages of a topic, durably. Raises `Unavailable`.
+        """Write durable dead letters for messages of a topic. Raises `Unavailable`.
 
         `position` is the source's position before the batch.
         """
@@ -176,9 +182,9 @@ class RejectPolicy:
         self._bury(dataset, source, letters, SourceProgress(rejected=position.rejected, ends=ends))
 
     def bury_rows(self, rows: RejectedOfFile, bad: Sequence[BadRecord], before: SourceProgress) -> None:
-        """Write dead letters of rows, durably; each has its number among those of the source as its offset.
+        """Write durable dead letters for rows. Their offsets number all rejected rows of the source, from 0.
 
-        `before` is the source's progress before them. Raises `Unavailable`.
+        `before` is the source's progress before this batch. Raises `Unavailable`.
         """
         facts = {
             "dataset": str(rows.dataset),
@@ -204,16 +210,17 @@ class RejectPolicy:
     def _bury(
         self, dataset: DatasetId, source: str, letters: Sequence[DeadLetter], before: SourceProgress
     ) -> None:
-        """Write dead letters and store the first reason, durably. Raises `Unavailable`.
+        """Write durable dead letters and store the source's first reason. Raises `Unavailable`.
 
-        `before` is the source's progress before it. Decisions on later messages concern a chain that was reset.
+        `before` is the source's progress before this batch. Decisions on later messages are deleted: they were made
+        before the chain was reset.
         """
         if not letters:
             return
         self._forget_what_was_reset(dataset, source, before)
         for number, letter in enumerate(letters, start=1):
             self.bus.send_dead_letter(letter)
-            # Letters are up to a message in size, and wait in the producer's memory.
+            # A letter may be as large as a message, and the producer buffers letters in memory.
             if number % LETTERS_PER_FLUSH == 0:
                 self.bus.flush()
         self.bus.flush()
@@ -222,7 +229,7 @@ class RejectPolicy:
             note_reason(self.blobs, dataset, source, letters[0].reason, now=Timestamp(time.time_ns()))
 
     def announce(self, state: ChainState, source: str, bad: Sequence[BadRecord]) -> None:
-        """Log and count what was rejected; publish how many rejected messages await a decision, best effort."""
+        """Log and count the rejected messages. Publish the number of undecided ones; if that fails, only log it."""
         if not bad:
             return
         dataset = state.dataset_id
@@ -246,7 +253,7 @@ class RejectPolicy:
             log.warning("cannot send progress", why=str(error))
 
     def _forget_what_was_reset(self, dataset: DatasetId, source: str, before: SourceProgress) -> None:
-        """Keep only decisions valid before a batch: a message rejected again after a reset is open again."""
+        """Delete decisions on messages after this progress. After a reset such a message needs a new decision."""
         with self.blobs.lock_notes(dataset):
             handled = load_handled(self.blobs, dataset)
             if source not in handled.counts:
@@ -260,14 +267,17 @@ class RowLetters:
     """Dead letters of a batch's bad rows: written once, however often the batch is drafted."""
 
     def __init__(self, policy: RejectPolicy) -> None:
-        """Write by `policy`."""
+        """Write dead letters with `policy`."""
         self._policy = policy
         self._first = 0
         self.rows: Sequence[BadRecord] = ()
-        """The rows that are dead letters."""
+        """The rows that have been written."""
 
     def write(self, file: RejectedOfFile, rows: Sequence[BadRecord], before: SourceProgress) -> None:
-        """Make the rows durable dead letters; `before` is the source's progress. Raises `Unavailable`."""
+        """Write durable dead letters for the rows, unless the last call wrote the same ones. Raises `Unavailable`.
+
+        `before` is the source's progress before this batch.
+        """
         first = before.ends.get(rows_part(file.source), 0)
         if (self._first, self.rows) != (first, rows):
             self._policy.bury_rows(file, rows, before)
@@ -280,10 +290,10 @@ Read = Callable[[MessageBatch], PreparedRecords]
 def without_messages(
     prepared: PreparedRecords, batch: MessageBatch, faults: Mapping[int, str], event_time: str, read: Read
 ) -> PreparedRecords:
-    """Return the records of the batch without the messages of `faults`, which are bad for these reasons.
+    """Return the records of the batch without the messages that have faulty records; these are added to the bad ones.
 
-    `faults` are rows of the records that `read` returned for the batch; `event_time` is a column that may depend on the
-    batch.
+    `faults` has the reason by the row of each faulty record in `prepared`, which `read` returned for the batch. The
+    column `event_time` is ignored in comparisons of records, because its values may depend on the batch.
     """
     bad = list(_bad(prepared, batch, faults, event_time, read))
     left = _without(batch, {(row.partition, row.offset) for row in bad})
@@ -296,9 +306,9 @@ def without_messages(
 def without_rows(
     prepared: PreparedRecords, faults: Mapping[int, str], rows: RejectedRows | RefusedRows
 ) -> PreparedRecords:
-    """Return the records of a file without those of `faults`; raises `InvalidInput` if they refuse it.
+    """Return the records of a file without those in `faults`; raises `InvalidInput` if the file is refused.
 
-    The rows of a query's output have no lines that could be rejected.
+    A file with a preprocess query is refused, because a row of the query's output is not a row of the file.
     """
     assert prepared.records is not None
     if prepared.source.preprocess is not None:
@@ -310,7 +320,7 @@ def without_rows(
 def _bad(
     prepared: PreparedRecords, batch: MessageBatch, faults: Mapping[int, str], event_time: str, read: Read
 ) -> Iterator[BadRecord]:
-    """Yield the messages of these records, each once."""
+    """Yield the messages that have a record in `faults`, each once."""
     is_bad = {(row.partition, row.offset) for row in prepared.bad}
     start = 0
     for part in batch.parts:
@@ -354,7 +364,7 @@ def _messages(
 
 
 def _comparable(records: pa.Table, event_time: str) -> list[str]:
-    """Return each record as text, without its event time, for which the query may take that of the newest message."""
+    """Return each record as text without its event time, which may be that of the newest message of the batch."""
     columns = sorted(name for name in records.column_names if name != event_time)
     return [repr(row) for row in records.select(columns).to_pylist()]
 

@@ -49,9 +49,9 @@ DEFAULT_SETTINGS: Final = SourceSettings()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A proposal: its events, and the chain's state before and after them; without events, nothing is to be committed.
+    """A proposal: its events, and the chain's state before and after them. Without events there is nothing to commit.
 
-    `slice` is the name and the records of the appended slice; None if it appends none.
+    `slice` is the name and the records of the appended slice; None if no records are appended.
     """
 
     before: ChainState
@@ -79,7 +79,10 @@ class Drafter:
         is_signed: bool,
         clock_tolerance_ms: int = CLOCK_TOLERANCE_MS,
     ) -> None:
-        """Write slices into `blobs`; `is_signed`: new datasets get the reference implementation's signed types."""
+        """Write slices to `blobs`.
+
+        `is_signed`: new datasets get signed integer types for system columns, as in the reference implementation.
+        """
         self._blobs = blobs
         self._clock = clock
         self._clock_tolerance_ms = clock_tolerance_ms
@@ -93,7 +96,7 @@ class Drafter:
     def merge_records(
         self, state: ChainState, prepared: PreparedRecords, history: History, settings: SourceSettings
     ) -> MergeResult:
-        """Return the records to append, every one with an event time. Raises `InvalidInput`."""
+        """Return the records to append; each has an event time. Raises `InvalidInput`."""
         vocab = state.vocabulary
         records = prepared.records
         if records is None:
@@ -167,7 +170,7 @@ class Drafter:
         return replace(draft, slice=(data.physical_hash, records), late=late)
 
     def _proposal(self, state: ChainState, events: Sequence[KnownEvent], system_time: Timestamp) -> Draft:
-        """Return a proposal without its slice; raises if the chain rules refuse it."""
+        """Return a proposal without its slice; raises `ChainRuleViolated` if the chain rules refuse it."""
         # With the coordinator's rules, so that what they would refuse is noticed before it is proposed.
         _, after = build_blocks(state, events, system_time=system_time, version=self._block_version)
         return Draft(before=state, after=after, events=tuple(events), system_time=system_time)
@@ -213,7 +216,7 @@ def _no_records(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Table:
 
 
 def _schema_change(state: ChainState, table: pa.Table) -> list[SetDataSchema]:
-    """Return the event for the table's schema, if that is new."""
+    """Return the event that sets the table's schema, if it differs from the chain's."""
     if state.schema is None or check_evolution(schema_of_event(state.schema), table.schema):
         return [schema_to_event(table.schema)]
     return []

@@ -38,18 +38,21 @@ class FutureRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lateness:
-    """The number of late records, the greatest lateness (ms), and the number that do not raise the watermark."""
+    """Counts of late records, and of records that are too far in the future to raise the watermark.
+
+    `most` is the greatest lateness in ms.
+    """
 
     count: int = 0
     most: int = 0
     is_watermark_in_future: bool = False
-    """Then no delay would have helped: the watermark is wrong, not the order of the records."""
+    """Whether the watermark itself is in the future. Then records are late whatever the delay is."""
     future: int = 0
     """The number of records that are too far in the future to raise the watermark."""
     first_future: FutureRecord | None = None
 
     def plus(self, other: "Lateness") -> "Lateness":
-        """Return both together."""
+        """Return the sum of both."""
         return Lateness(
             count=self.count + other.count,
             most=max(self.most, other.most),
@@ -65,10 +68,10 @@ NONE_LATE: Final = Lateness()
 def watermark_of(
     reached: NewWatermark, records: pa.Table, column: str, settings: SourceSettings, now: Timestamp
 ) -> Timestamp | None:
-    """Return the batch's watermark, held back by the source's delay; None if it has none.
+    """Return the batch's watermark minus the source's delay; None if the batch does not change the watermark.
 
-    `reached` is the watermark that the batch itself has computed. If it is None, the latest event time counts, without
-    those further in the future than the source allows.
+    `reached` is the watermark that the batch itself has computed. If it is None, the latest event time is taken that is
+    not further in the future than the source allows.
     """
     if reached == KEEP_WATERMARK:
         return None
@@ -85,7 +88,7 @@ def latest_counted(settings: SourceSettings, now: Timestamp) -> int | None:
 def greatest_counted(
     prepared: PreparedRecords, column: str, settings: SourceSettings, now: Timestamp
 ) -> Mapping[int, int]:
-    """Return the greatest event time by partition that may raise the watermark."""
+    """Return per partition the greatest event time that may raise the watermark."""
     latest = latest_counted(settings, now)
     # The usual case needs no second look at the records.
     if latest is None or all(greatest <= latest for greatest in prepared.greatest.values()):
@@ -104,7 +107,7 @@ def greatest_counted(
 def future_of(
     merged: MergeResult, column: str, settings: SourceSettings, now: Timestamp, first_offset: int
 ) -> Lateness:
-    """Return the number of new records too far in the future to raise the watermark, with the first of them."""
+    """Return the number of new records that are too far in the future to raise the watermark, and the first of them."""
     latest = latest_counted(settings, now)
     if latest is None or len(merged.records) == 0:
         return NONE_LATE
@@ -158,24 +161,24 @@ _NEXT: Final = {MINUTE_MS: 60, HOUR_MS: 24, DAY_MS: 1}
 
 
 class LateRecords:
-    """Late records, and those too far in the future, by source since the process started; thread-safe."""
+    """Counts of late and of future records per source since the process started; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lateness: dict[tuple[DatasetId, str], Lateness] = defaultdict(Lateness)
 
     def add(self, dataset: DatasetId, source: str, late: Lateness) -> None:
-        """Count the late records of a committed batch."""
+        """Add the counts of a committed batch."""
         if late.count or late.future:
             with self._lock:
                 self._lateness[dataset, source] = self._lateness[dataset, source].plus(late)
 
     def future(self) -> Mapping[tuple[DatasetId, str], Lateness]:
-        """Return the counts of the sources that have records too far in the future."""
+        """Return the counts of the sources with records that were too far in the future to raise the watermark."""
         with self._lock:
             return {key: late for key, late in self._lateness.items() if late.future}
 
     def lateness_of(self, dataset: DatasetId, source: str) -> Lateness:
-        """Return the late records of a source."""
+        """Return the counts of a source."""
         with self._lock:
             return self._lateness.get((dataset, source), Lateness())

@@ -1,4 +1,4 @@
-"""Waits until all messages that are now in a dataset's push topics are committed."""
+"""Waits until all messages that a dataset's push topics have at the start of the call are committed."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,7 +33,7 @@ Ends = Mapping[tuple[Key, int], int]  # by what is read and partition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The number of waiting messages; if zero, the head that includes them."""
+    """The number of messages that are not committed yet; if it is zero, the head of the chain that has them all."""
 
     waiting: int
     head: Multihash | None = None
@@ -41,7 +41,7 @@ class Progress:
 
 @dataclass(eq=False)
 class Drains:
-    """Waits for sources, read by this or another instance."""
+    """Waits for push sources, whether this instance or another one reads them."""
 
     topics: SourceTopics
     queues: CommitQueues
@@ -90,7 +90,7 @@ class Drains:
             self._hurry(topics, is_hurried=False)
 
     def _ends(self, entry: CatalogEntry, state: ChainState, topics: Mapping[Key, SourceTopic]) -> Ends:
-        """Return the ends of the topics.
+        """Return the end offset of each partition of the topics.
 
         Raises `SourceStopped` if one was deleted or replaced since it was last read, `NotFound` or `Unavailable` if one
         cannot be described.
@@ -125,9 +125,9 @@ class Drains:
         return first if position is None else position.next.get(number, first)
 
     def _is_reached(self, key: Key, number: int, end: int) -> bool:
-        """Return whether the partition was read to its end and everything is committed.
+        """Return whether the partition was read up to this end, and all its messages are committed.
 
-        Transaction markers occupy offsets too, so the last message may be before the end.
+        The committed offset alone does not show that: transaction markers may follow the last message.
         """
         source = self.reader.sources.get(key)
         if source is None or not source.offsets.has_reached(number, end):

@@ -1,4 +1,4 @@
-"""A batch without records that moves a source's position in a topic, as a user chose."""
+"""A batch without records that moves a source's position in a topic to the one that a user has chosen."""
 
 import re
 from collections.abc import Sequence
@@ -18,12 +18,15 @@ from odf_ingest.prepare.preparer import PreparedRecords
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionMove:
-    """Port `Batch` for a position chosen by the user in the topic as it is `now`; without records."""
+    """Port `Batch` for a position that the user has chosen in a topic. It has no records."""
 
     source: str
     topic: str
     now: TopicInfo | None
-    """None if the topic is gone: its position is forgotten, and a later topic of this name is read as a new one."""
+    """The topic's current description.
+
+    None if the topic does not exist: then its position is removed, and a later topic of this name counts as new.
+    """
     start: str
     may_be_empty: bool = True
 
@@ -32,7 +35,7 @@ class PositionMove:
         return position_of(state, self.source)
 
     def check(self, position: SourcePosition) -> None:
-        """Raise `AlreadyCommitted` if the source is at that position."""
+        """Raise `AlreadyCommitted` if the source is at the chosen position already."""
         if self._move(position) == position:
             raise AlreadyCommitted
 
@@ -48,7 +51,7 @@ class PositionMove:
     def advance(
         self, position: SourcePosition, prepared: PreparedRecords
     ) -> tuple[SourcePosition, NewWatermark]:
-        """Return the chosen position; the watermark stays."""
+        """Return the chosen position. The watermark does not change."""
         return self._move(position), KEEP_WATERMARK
 
     def before_proposal(self) -> None:
@@ -95,6 +98,6 @@ class PositionMove:
 
 
 def _example(now: TopicInfo) -> str:
-    """Return an example of offsets for a topic."""
+    """Return an example of how to write offsets of a topic."""
     numbers = sorted(now.low)
     return "such as " + ("1200" if len(numbers) == 1 else ",".join(f"{number}:1200" for number in numbers))

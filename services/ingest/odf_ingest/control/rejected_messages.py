@@ -1,7 +1,8 @@
-"""Rejected messages of a dataset: found in the dead letters, retried or dropped, and marked as handled.
+"""Lists, retries and drops the rejected messages of a dataset.
 
-The chain and the marks determine how many are open; the letters only contain the messages. Letters are written before
-the batch is committed, so a kill in between duplicates some, and they expire after their topic's retention time.
+A rejected message is open until it was retried or dropped; then it is marked as handled. The number of open messages
+follows from the chain and the marks alone. The dead letters have the content of the messages. A letter is written
+before its batch is committed, so a kill in between can duplicate it, and it expires with the retention of its topic.
 """
 
 import time
@@ -51,7 +52,10 @@ LETTERS_PER_CHUNK: Final = 1000  # letters published again before they are marke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageLocation:
-    """A message by its location, as a letter has it; `source` is a source or a topic, an empty one matches any."""
+    """The location of a rejected message, as its letter has it.
+
+    `source` is the name of a source or of a topic; an empty one matches all.
+    """
 
     source: str
     location: str
@@ -61,31 +65,30 @@ class MessageLocation:
         return self.source in {"", letter.source, letter.topic} and self.location == letter.location
 
     def __str__(self) -> str:
-        """Return it as `odf rejected list` shows it."""
+        """Return the location in the notation of `odf rejected list`."""
         return self.location + (f" of source {self.source}" if self.source else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """The number of settled messages, and of open ones; of those, some could not be retried."""
+    """The result of a retry or drop: the number of settled messages, and of those that are still open."""
 
     count: int
     open: int
     cut: int = 0
-    """Only their beginning was kept."""
+    """Number of messages that cannot be retried, because their letters have only the beginning of the value."""
     unfit: int = 0
-    """Rows, and what was polled, that are still no records of the source."""
+    """Number of rows and polled messages that still cannot be read as records of the source."""
     why: str = ""
-    """Of the first of `unfit`."""
+    """The reason for the first of the `unfit` messages."""
 
 
 @dataclass(eq=False, kw_only=True)
 class RejectedMessages:
-    """Lists and settles the rejected messages of datasets.
+    """Lists, retries and drops the rejected messages of datasets.
 
-    Read `letters`, those of rows with `preparer`; announce changes over `bus`.
-
-        `is_own` says which topics belong to this node.
+    `letters` reads and resends dead letters; `preparer` reads the rows in them. Changes are announced over `bus`.
+    `is_own` returns whether a topic belongs to this node.
     """
 
     queues: CommitQueues
@@ -101,9 +104,9 @@ class RejectedMessages:
         return open_rejects(self.blobs, state, rejecting_sources(state)).count
 
     def open(self, dataset: DatasetId, locations: Sequence[MessageLocation] = ()) -> Iterator[StoredLetter]:
-        """Iterate over the letters of open messages, oldest first, each once; only those in `locations`, unless empty.
+        """Yield the letters of open messages, oldest first, one per message. `locations` selects some; empty: all.
 
-        Raises `NotFound` at the end for a location of which no message is open.
+        Raises `NotFound` at the end if there was no open message at one of the locations.
         """
         state = self.queues.state(dataset)
         handled = self._load_handled(state)
@@ -123,9 +126,10 @@ class RejectedMessages:
             raise NotFound(what=f"open rejected message {first}")
 
     def _passed_letters(self, state: ChainState) -> Iterator[StoredLetter]:
-        """Yield the dead letters of messages and rows that are still uncommitted. Letters of topic messages may repeat.
+        """Yield the dead letters of messages that the source has passed, and of rows that have not been retried.
 
-        One letter of a row counts: those of batches that were killed, or overtaken, have the same numbers.
+        Each row has one letter; a topic message may have several. A row may have letters of other batches with the same
+        number, which were never committed: these are left out.
         """
         key = str(state.dataset_id).encode()
         positions = {name: position_of(state, name) for name in state.push_sources}
@@ -162,10 +166,10 @@ class RejectedMessages:
     def _counted_places(
         self, state: ChainState, source: str, rows: Mapping[int, Mapping[str, int]]
     ) -> Iterator[int]:
-        """Yield for each row of a source the place of the letter that counts, given its places by number and push.
+        """Yield the index of the valid letter of each row of a source.
 
-        Several pushes, or messages, wrote letters with one number if one was killed, or if another instance of ingest
-        overtook it: then that of the one in the chain counts.
+        `rows` has by row number and push the index of the letter. If a push was killed, or another instance committed
+        first, several pushes wrote letters with the same number; the valid one is that of the push in the chain.
         """
         disputed = [number for number, places in rows.items() if len(places) > 1]
         counts, pushes = self._pushes_since(state, source, min(disputed)) if disputed else ([], [])
@@ -178,11 +182,10 @@ class RejectedMessages:
     def _pushes_since(
         self, state: ChainState, source: str, first: int
     ) -> tuple[list[int], list[Collection[str]]]:
-        """Return the number of rejected rows of a source up to each of its blocks, and the last pushes of each.
+        """Return for each of the source's blocks the number of rows rejected so far, and the keys of its last pushes.
 
-        One of these has the block's rows; letters of the others have other numbers.
-
-        Blocks ascend from the one with the row `first` to the newest one.
+        One of these pushes wrote the block's letters. The blocks are in ascending order, from the one that has the
+        rejected row `first` to the newest.
         """
         counts: list[int] = []
         pushes: list[Collection[str]] = []
@@ -199,7 +202,7 @@ class RejectedMessages:
         return counts[::-1], pushes[::-1]
 
     def drop(self, dataset: DatasetId, locations: Sequence[MessageLocation]) -> Settled:
-        """Mark messages as handled; all of the dataset if `locations` is empty."""
+        """Mark the open messages at these locations as handled; all open messages if `locations` is empty."""
         if locations:
             letters = [replace(letter, value=b"") for letter in self.open(dataset, locations)]
             self._mark(dataset, letters)
@@ -209,18 +212,18 @@ class RejectedMessages:
         return self._announce(dataset, before)
 
     def retry(self, dataset: DatasetId, locations: Sequence[MessageLocation]) -> Settled:
-        """Let messages be read again, and no longer be open; all of the dataset if `locations` is empty.
+        """Retry the open messages at these locations; all open messages if `locations` is empty.
 
-        Rows, and what was polled, are committed once if they fit; the rest stays open. Messages of topics are published
-        again; after a kill before they are marked, the next retry publishes up to `LETTERS_PER_CHUNK` of them again.
-        Raises `CannotRetry` if only rows are open and none fits the source now, for a message of an external topic, or
-        one whose key or headers have columns, which letters lack.
+        Messages of topics are published to their topics again, and marked as handled. If the process is killed in
+        between, the next retry repeats up to `LETTERS_PER_CHUNK` of them. Rows and polled messages that now fit the
+        source are committed exactly once; the others stay open. Raises `CannotRetry` if there are only rows and none
+        fits, for a message of an external topic, and if columns are read from keys or headers, which letters lack.
         """
         state = self.queues.state(dataset)
         before = self.count(dataset)
         published = committed = cut = 0
         refusals: list[CannotRetry] = []
-        # A message rejected again is a new message, after all of these.
+        # A message that is published and rejected again is a new message, after all these letters.
         letters = self.open(dataset, locations)
         while chunk := list(islice(letters, LETTERS_PER_CHUNK)):
             self._require_retriable(dataset, [letter for letter in chunk if letter.topic])
@@ -241,7 +244,7 @@ class RejectedMessages:
         return replace(settled, cut=cut, unfit=len(refusals), why=refusals[0].why if refusals else "")
 
     def _retried_rows(self, dataset: DatasetId, rows: Sequence[StoredLetter]) -> Iterator[RetriedRows]:
-        """Commit rows that fit now; yield the batches."""
+        """Commit the rows that now fit the source, in batches, and yield each batch."""
         polled = self.queues.state(dataset).polling_source
         for _, same in groupby(rows, key=lambda letter: batch_key(letter, polled)):
             letters = list(same)
@@ -251,7 +254,7 @@ class RejectedMessages:
             yield batch
 
     def _require_retriable(self, dataset: DatasetId, letters: Sequence[StoredLetter]) -> None:
-        """Raise `CannotRetry` unless all messages can be published again from their values, to topics of this node."""
+        """Raise `CannotRetry` unless all topics belong to this node, and only values of messages are read."""
         sources = {letter.source for letter in letters}
         columns = {name: load_settings(self.blobs, dataset, name).message_columns for name in sources}
         for letter in letters:
@@ -284,14 +287,14 @@ class RejectedMessages:
             save_handled(self.blobs, dataset, handled)
 
     def _load_handled(self, state: ChainState) -> HandledRejects:
-        """Return the handled messages that still count in a state of the chain."""
+        """Return the marks of handled messages, without those on messages after this state of the chain."""
         handled = load_handled(self.blobs, state.dataset_id)
         for source, progress in rejected_by_source(state, rejecting_sources(state)).items():
             handled = handled.as_of(source, progress)
         return handled
 
     def _announce(self, dataset: DatasetId, count: int) -> Settled:
-        """Announce what is open now, and return the result."""
+        """Publish the number of open messages, and return the result of settling `count` messages."""
         self._renew_reasons(dataset)
         state = self.queues.state(dataset)
         left = open_rejects(self.blobs, state, rejecting_sources(state))
@@ -335,7 +338,7 @@ def _with_topic_id(letter: StoredLetter, position: SourcePosition) -> StoredLett
 
 
 def _is_passed(position: SourcePosition, letter: StoredLetter) -> bool:
-    """Return whether the source's position is past the message: before that it may still be read differently."""
+    """Return whether the source's position is after the message; a message after it may still be accepted."""
     topic = position.topics.get(letter.topic)
     if topic is None or letter.topic_id != topic.topic_id:
         return True  # of an earlier topic with this name

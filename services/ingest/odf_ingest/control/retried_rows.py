@@ -1,7 +1,8 @@
-"""Rejected rows of files, and polled messages, to commit once: read from dead letters as the source reads now.
+"""Retries rejected rows of files and rejected polled messages: commits each exactly once, from its dead letter.
 
-The block that has them also has their numbers in its source state. A row that still does not fit stays open. So does a
-message that is a file of which a row does not fit: it was rejected as a whole, and is committed as a whole.
+They are read with the current definition and settings of the source. The block that has them also records their numbers
+in its source state. A row that still does not fit stays open. A polled message that is a file is committed only if all
+its rows fit, because it was rejected as a whole.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -45,13 +46,13 @@ RowPosition = PollPosition | SourcePosition
 
 
 def batch_key(letter: StoredLetter, polled: SetPollingSource | None) -> Hashable:
-    """Return the key by which letters are batched; a message that is a file is a batch alone."""
+    """Return the key of the batch that a letter belongs to. A message that is a file is a batch of its own."""
     file = letter.offset if _is_file_message(letter, polled) else None
     return letter.source, letter.event_ms, letter.input_format, file
 
 
 def _is_file_message(letter: StoredLetter, polled: SetPollingSource | None) -> bool:
-    """Return whether a letter has a whole message that is read as a file, and not a row of one."""
+    """Return whether a letter has a complete message that is read as a file, not a single row."""
     return (
         polled is not None
         and isinstance(polled.fetch, FetchStepMqtt)
@@ -63,13 +64,13 @@ def _is_file_message(letter: StoredLetter, polled: SetPollingSource | None) -> b
 class RetriedRows:
     """Port `Batch` for dead letters with the same `batch_key`.
 
-    It is committed even if it appends nothing, since a Ledger may have the rows; not if none fits.
+    It is committed even if no records are appended, because a Ledger may have them already; but not if no row fits.
     """
 
     def __init__(
         self, letters: Sequence[StoredLetter], preparer: Preparer, settings: SourceSettings = DEFAULTS
     ) -> None:
-        """Read `letters`, all of them whole, with `preparer` and the `settings` of their source."""
+        """Read `letters`, which have complete values, with `preparer` and the `settings` of their source."""
         self.source = letters[0].source
         self._letters = letters
         self._preparer = preparer
@@ -80,7 +81,7 @@ class RetriedRows:
 
     @property
     def refusals(self) -> Sequence[CannotRetry]:
-        """Return the reason why rows still do not fit."""
+        """Return an error for each row that still does not fit."""
         return [
             _refusal(letter, self._unfit[letter.offset])
             for letter in self._left
@@ -89,17 +90,20 @@ class RetriedRows:
 
     @property
     def count(self) -> int:
-        """Return the number of rows that this commits."""
+        """Return the number of rows that fit."""
         return len(self._left) - len(self._unfit)
 
     def position_in(self, state: ChainState) -> RowPosition:
-        """Return the position in the chain: what was read, rejected and retried."""
+        """Return the source's position in a state of the chain, with its rejected and retried rows."""
         if state.polling_source is not None:
             return polled_batch.position_of(state, None)
         return position_of(state, self.source)
 
     def check(self, position: RowPosition) -> None:
-        """Raise `AlreadyCommitted` if no row is left: the chain has it, or was reset to before it was rejected."""
+        """Drop the rows that the chain has, or that were rejected after a block it was reset to.
+
+        Raises `AlreadyCommitted` if no row is left.
+        """
         count = position.progress(self.source).ends.get(rows_part(self.source), 0)
         self._left = [
             letter
@@ -111,7 +115,7 @@ class RetriedRows:
             raise AlreadyCommitted
 
     def prepare(self, state: ChainState) -> PreparedRecords:
-        """Return the records of rows that fit; raises `SourceGone`."""
+        """Return the records of the rows that fit; raises `SourceGone`."""
         plan, event_ms = self._plan(state), self._left[0].event_ms
         plan = plan.with_settings(self._settings.message_columns)
         polled = state.polling_source
@@ -165,7 +169,7 @@ class RetriedRows:
         return TextRows(FileRecords(step=_in_utf8(step), values=values, places=[""] * len(values)))
 
     def reduce_after(self, error: InvalidInput) -> PreparedRecords:
-        """Leave out rows whose operations do not fit, or raise the error: other rows do not fail alone."""
+        """Leave out the rows whose operations do not fit. Raise any other error, which is not that of single rows."""
         is_traced = self._prepared.source.preprocess is None and self._settings.envelope is Envelope.NONE
         if not isinstance(error, OperationsMismatched) or not is_traced:
             raise error
@@ -178,18 +182,21 @@ class RetriedRows:
         return self._prepared
 
     def advance(self, position: RowPosition, prepared: PreparedRecords) -> tuple[RowPosition, NewWatermark]:
-        """Return the position with the numbers of the rows; the watermark is the greatest event time of records."""
+        """Return the position with the numbers of the committed rows.
+
+        The watermark is computed from the records.
+        """
         numbers = Numbers.from_numbers(
             letter.offset for letter in self._left if letter.offset not in self._unfit
         )
         return replace(position, retried=position.retried | numbers), None
 
     def before_proposal(self) -> None:
-        """Do nothing: what may be committed was checked."""
+        """Do nothing: a retry cannot be canceled."""
 
 
 def _without_bad_rows(prepared: PreparedRecords) -> PreparedRecords:
-    """Return the records of a message that is a file, none of them if one of its rows is bad."""
+    """Return the records of a message that is a file; the message is bad if one of its rows is."""
     if not prepared.bad_rows:
         return prepared
     bad = replace(prepared.bad_rows[0], offset=0)
@@ -197,7 +204,7 @@ def _without_bad_rows(prepared: PreparedRecords) -> PreparedRecords:
 
 
 def _in_utf8(step: ReadStep) -> ReadStep:
-    """Return a step that reads rows as dead letters have them, decoded."""
+    """Return the step for rows in UTF-8: dead letters have rows that were already decoded."""
     match step:
         case ReadStepCsv() | ReadStepJson() | ReadStepNdJson():
             return replace(step, encoding=None)

@@ -1,7 +1,7 @@
 """User commands for a push source, executed by the instance of ingest that reads it.
 
-Another instance sends the command over the bus, to the dataset's partition of the ingest commands; the reply is matched
-by correlation id.
+If another instance reads the source, the command is sent to the dataset's partition of the ingest command topic. The
+reply is matched by correlation id.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ COMMAND_REPLY_SECONDS: Final = 20.0  # for another instance's reply, plus its se
 class SourceCommands:
     """Resumes sources and skips messages, whichever instance reads the source.
 
-    Use `control` for sources read here, and `replies` to ask other instances.
+    `control` serves sources that this instance reads; `replies` sends commands to other instances.
     """
 
     control: SourceControl

@@ -80,24 +80,27 @@ class SourceView:
     settings: SourceSettings
     late: Lateness = NONE_LATE
     next_poll: str = ""
-    """When it is polled next (RFC 3339), if it has an interval."""
+    """Time of the next poll (RFC 3339), if the source has a poll interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeResult:
-    """A source that continues: the block with its new position, if any, and that position, or the message skipped."""
+    """The result of resuming a source or skipping a message.
+
+    `head` is the block that moved the position, if there is one; `next` is the position.
+    """
 
     source: str
     topic: str = ""
     head: Multihash | None = None
     next: Mapping[int, int] = field(default_factory=dict)
     skipped: MessagePosition | None = None
-    """None even if no message failed this time."""
+    """The message that was skipped; None after a resume, and if no message failed when it was read again."""
 
 
 @dataclass(eq=False, kw_only=True)
 class SourceControl:
-    """Executes commands; `request` runs an action on the reader's thread."""
+    """Executes the user operations; `request` runs an action on the reader's thread."""
 
     queues: CommitQueues
     topics: SourceTopics
@@ -107,7 +110,7 @@ class SourceControl:
     schedule: PollSchedule
 
     def show(self, entry: CatalogEntry, name: str = "") -> Iterator[SourceView]:
-        """Iterate over a dataset's sources, or the one with this name."""
+        """Yield the state of each of a dataset's sources, or of the source with this name."""
         state = self.queues.state(entry.dataset_id)
         if means_polling_source(state, name):
             yield self._view_polled(entry.dataset_id)
@@ -133,10 +136,10 @@ class SourceControl:
                 )
 
     def resume(self, entry: CatalogEntry, name: str, start: str, topic: str = "") -> Sequence[ResumeResult]:
-        """Resume a stopped source, at the topic that is named or at all of them; one result per topic.
+        """Resume a stopped source at one topic, or, if `topic` is empty, at all. Return one result per topic.
 
-        Raises `InvalidInput` for a `start` outside of the topic, `Refused` for a source that is not stopped. One whose
-        topic was deleted or replaced counts as stopped, even if its reader has not noticed that yet.
+        Raises `InvalidInput` for a `start` outside of the topic, `Refused` for a source that is not stopped. A source
+        whose topic was deleted or replaced counts as stopped, even if its reader has not noticed that yet.
         """
         if start:
             checked_position(start)
@@ -224,7 +227,7 @@ class SourceControl:
             raise StillSearching(text=text) from None
 
     def change(self, entry: CatalogEntry, name: str, changes: Mapping[str, str]) -> str:
-        """Store changed settings of a source, which apply to later messages and commits; return its name."""
+        """Store changed settings of a source and return its name. They apply to later messages and commits."""
         state = self.queues.state(entry.dataset_id)
         is_polled = means_polling_source(state, name)
         if "pollInterval" in changes and not is_polled:
@@ -260,7 +263,7 @@ class SourceControl:
         return source
 
     def _await_change(self, entry: CatalogEntry, state: ChainState, source: str) -> None:
-        """Return once no topic of a source is read with other settings, or while batches delay that for too long."""
+        """Wait until all topics of a source are read with its current settings, or until a timeout."""
         deadline = time.monotonic() + ACTION_TIMEOUT_SECONDS
         try:
             topics = [topic for topic in self.topics.topics_of(entry, state) if topic.source == source]
@@ -278,7 +281,7 @@ class SourceControl:
         return record.source.columns == topic.columns
 
     def _configure(self, topic: str, settings: SourceSettings, changes: Collection[str]) -> None:
-        """Change the source's own topic in the cluster, which keeps it."""
+        """Apply settings of the source's own topic, such as its retention, to the Kafka topic."""
         if "partitions" in changes:
             self.topics.cluster.add_partitions(topic, settings.partitions)
         if "retention" in changes:
@@ -327,7 +330,7 @@ class SourceControl:
             raise why
 
     def _continue(self, key: Key, search: SkipSearch | None = None) -> None:
-        """Resume the source and wait until it is being opened, so that the old reason is no longer shown."""
+        """Resume the source and wait until it is being opened. Then the reason of its stop is no longer shown."""
         done = threading.Event()
 
         def resume() -> None:
@@ -344,9 +347,9 @@ class SourceControl:
 
 
 def _stop_of(entry: CatalogEntry, state: ChainState, topic: SourceTopic) -> SourceStopped | None:
-    """Return the reason why a source cannot continue with its topic as it is now.
+    """Return the error if the topic that a source has read was deleted or replaced.
 
-    None if it can, or if that is unknown.
+    None if it was not, or if the topic cannot be described.
     """
     position = position_of(state, topic.source).topics.get(topic.name)
     try:
@@ -368,7 +371,7 @@ def _why_stalled(stalled: Refused | None, described: TopicInfo | OdfError) -> tu
 
 
 def means_polling_source(state: ChainState, name: str) -> bool:
-    """Return whether the name, or its absence, means the dataset's polling source."""
+    """Return whether the name means the dataset's polling source; an empty name means the only source."""
     return state.polling_source is not None and not state.push_sources and name in {"", DEFAULT_SOURCE}
 
 

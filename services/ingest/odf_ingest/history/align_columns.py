@@ -23,7 +23,7 @@ def data_columns(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
 
 
 def align_columns(records: pa.Table, schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Table:
-    """Return the records with every data column of `schema`, in its order, then new columns.
+    """Return the records with the data columns of `schema`, in its order, followed by the records' new columns.
 
     Missing optional columns are null. Raises `InvalidInput` for a required column that is missing or has nulls.
     """

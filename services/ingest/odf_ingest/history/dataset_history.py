@@ -1,9 +1,9 @@
-"""A dataset's content for merging: indexes by key, each updated from the slices after its block.
+"""A dataset's content for merging: indexes by key, each complete up to some block of the chain.
 
-There is only one way to update: read the slices between an index's block and the head, whichever process wrote them.
-The last written slice is kept in memory so that it need not be read. Indexes are updated not when a batch is committed
-but when the next one needs them, so nothing here can fail after a head has moved. They are kept in a folder next to the
-dataset (`run_store.py`); if that is lost, or damaged, the next batch is only slower.
+There is only one way to update an index: read the slices between its block and the head, whichever process wrote them.
+The last written slice is cached in memory, so it need not be read. Indexes are updated when the next batch needs them,
+not when a batch is committed, so no update can fail after the head has moved. Indexes are stored in a folder next to
+the dataset (`run_store.py`); if the folder is lost or damaged, the next batch is only slower.
 """
 
 import hashlib
@@ -61,20 +61,20 @@ KeyedStrategy = (
 
 @dataclass(frozen=True, slots=True)
 class _CachedSlice:
-    """The cached records of a slice, with `columns` only (None: all)."""
+    """The cached records of a slice. Only the columns in `columns` are cached; None: all."""
 
     name: Multihash
     slice: SliceRecords
     columns: frozenset[str] | None
 
     def has(self, slices: Sequence[Multihash], columns: Sequence[str] | None) -> bool:
-        """Return whether this covers all that has to be read."""
+        """Return whether the cache has all of these slices and columns, so that no file has to be read."""
         is_enough = self.columns is None or (columns is not None and self.columns.issuperset(columns))
         return is_enough and slices == [self.name]
 
 
 class DatasetHistory:
-    """The content of one dataset; thread-safe. Port `SliceSource` of its indexes."""
+    """The content of one dataset; thread-safe. It is the `SliceSource` of its indexes."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class DatasetHistory:
         folder: Path | None = None,
         limits: RunLimits = DEFAULT_LIMITS,
     ) -> None:
-        """Keep indexes in `folder`; None: in memory. Blocks and slices are read on demand."""
+        """Store indexes in `folder`; None: in memory. Blocks and slices are read on demand."""
         self._limits = limits
         self._read_block = read_block
         self._slice_path = slice_path
@@ -98,7 +98,7 @@ class DatasetHistory:
         return HistoryAt(self, state)
 
     def cache_slice(self, name: Multihash, written: SliceRecords) -> None:
-        """Cache the part of a just written slice that the next batch needs."""
+        """Cache the slice that was just written: all of it if current rows are indexed, else the key columns."""
         with self._mutex:
             has_rows, keys = bool(self._rows), list(self._keys)
         if has_rows:
@@ -118,7 +118,7 @@ class DatasetHistory:
         current: Callable[[], ChainState],
         is_wanted: IsWanted = lambda: True,
     ) -> None:
-        """Catch up the index that a strategy looks up, if any, to the current state; may take long."""
+        """Bring the index that a merge strategy needs, if any, up to date with the current state. Can take minutes."""
         match merge:
             case MergeStrategyLedger(primary_key=key):
                 self._key_index(key, current()).catch_up(current, is_wanted)
@@ -132,7 +132,7 @@ class DatasetHistory:
                 pass  # it looks nothing up
 
     def index_progress(self, merge: MergeStrategy) -> BuildProgress | None:
-        """Return the progress of a strategy's index while it catches up; None if it does not."""
+        """Return the progress of updating the index of a merge strategy; None unless it is being updated."""
         index: KeptIndex[KeyIndex] | KeptIndex[CurrentRows] | None
         match merge:
             case MergeStrategyLedger(primary_key=key):
@@ -205,7 +205,7 @@ class DatasetHistory:
                 shutil.rmtree(file, ignore_errors=True)
 
     def since(self, head: Multihash, blocks: Collection[str], most: int | None) -> MissingSlices | None:
-        """Return the slices from the latest of `blocks` to `head`; None if that is more than `most` blocks ago."""
+        """Return the slices after the latest of `blocks`, up to `head`; None if these are more than `most` blocks."""
         slices: list[Slice] = []
         count = 0
         if str(head) in blocks:
@@ -224,7 +224,10 @@ class DatasetHistory:
     def read(
         self, slices: Sequence[Slice], columns: Strings | None
     ) -> Iterator[tuple[int, str, SliceRecords]]:
-        """Yield how many slices were read, the block of the last, and their records; small slices combined."""
+        """Yield the number of slices read so far, the block of the last one, and the next records, in order.
+
+        Small slices are combined.
+        """
         cached = self._cached_slice
         if cached is not None and cached.has([slice_.name for slice_ in slices], columns):
             yield 1, slices[-1].block, cached.slice

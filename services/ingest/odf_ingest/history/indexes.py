@@ -1,14 +1,12 @@
-"""Indexes of a dataset, with which a batch costs in proportion to itself: all keys, or the last record of each key.
+"""Indexes of a dataset: the set of all keys, or the current row of each key.
 
-Both are sorted runs. The newest run with a key has its current record; a retracted one is marked, until no older run
-is
-left that it hides.
+With them the cost of merging a batch depends on the size of the batch, not of the dataset. An index consists of sorted
+runs, as in a log-structured merge tree. The newest run that has a key has the key's current row. A retracted row is
+marked as such until no older run is left in which the key may have a row.
 
-One index of a dataset: caught up in the background, looked up in a commit.
-
-Catching up may take minutes, after an upgrade or when the folder is lost, so it is done without the dataset's
-lock. In a commit, an index is only extended by what others have committed since; anything else raises `IndexBehind`,
-upon which it is caught up again before the next attempt.
+An index is updated in the background and used during a commit. An update can take minutes, after an upgrade or if the
+folder is lost, so it does not hold the dataset's lock. During a commit an index is only extended by blocks that others
+have committed in the meantime. If it is not ready, `IndexBehind` is raised, and it is updated before the next attempt.
 """
 
 import threading
@@ -54,7 +52,7 @@ class KeyIndex:
         return is_held
 
     def add(self, keys: Keys, head: str = "") -> None:
-        """Add ascending, distinct keys, none of which is in the set; they reach the block `head`."""
+        """Add ascending, distinct keys that are not in the set yet. Then the set is complete up to the block `head`."""
         self.store.append(keys, None, head)
 
     def fresh(self, keys: Keys) -> tuple[npt.NDArray[np.int64], Keys]:
@@ -65,7 +63,7 @@ class KeyIndex:
 
 
 class CurrentRows:
-    """The last record of each key; records with a null key column are left out."""
+    """The current row of each key: its last record. Records with a null in a key column are left out."""
 
     def __init__(self, key: Strings, store: RunStore | None = None) -> None:
         """Use the runs of `store`; None: start empty, in memory."""
@@ -73,7 +71,10 @@ class CurrentRows:
         self.store = store or RunStore()
 
     def add(self, records: pa.Table, operation: str, head: str = "") -> None:
-        """Add records in offset order; `operation` is the column with their operations; they reach the block `head`."""
+        """Add records, which are in offset order. Then the index is complete up to the block `head`.
+
+        `operation` is the name of the column of operations.
+        """
         records = with_keys(records, self._key)
         if len(records) == 0:
             return
@@ -114,7 +115,7 @@ class CurrentRows:
 
 
 def _is_newest(runs: Sequence[Keys]) -> npt.NDArray[np.bool_]:
-    """Return for each key of all runs, the oldest first, whether no newer run has it."""
+    """Return a mask of the keys of all runs, oldest run first: True if no newer run has the key."""
     keys = np.concatenate(runs)
     # A stable sort detects the sorted runs and merges them; the newest of equal keys is the last.
     order = np.argsort(keys, kind="stable")
@@ -126,10 +127,10 @@ def _is_newest(runs: Sequence[Keys]) -> npt.NDArray[np.bool_]:
 
 log = structlog.stdlib.get_logger(__name__)
 
-BUSY_SECONDS: Final = 1.0  # that a commit waits for another thread to catch up the index
-MAX_BLOCKS_IN_COMMIT: Final = 1000  # by which a commit extends an index
-FEW_SLICES: Final = 64  # that are read at once, however many indexes are being built
-MAX_CONCURRENT_BUILDS: Final = 2  # in this process; each holds some 100,000 records in memory
+BUSY_SECONDS: Final = 1.0  # a commit waits this long for another thread that updates the index
+MAX_BLOCKS_IN_COMMIT: Final = 1000  # a commit extends an index by at most this many blocks
+FEW_SLICES: Final = 64  # an update with at most this many slices does not count as a build
+MAX_CONCURRENT_BUILDS: Final = 2  # in this process; each has some 100,000 records in memory
 _building: Final = threading.BoundedSemaphore(MAX_CONCURRENT_BUILDS)
 
 Index = TypeVar("Index", bound=KeyIndex | CurrentRows)
@@ -138,28 +139,29 @@ IsWanted = Callable[[], bool]
 
 
 class IndexBehind(Exception):
-    """An index has to be caught up before the batch can be merged; nothing was committed."""
+    """The index has to be updated before the batch can be merged; nothing was committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRecords:
-    """Records of one or more slices, in stored types; `keys` as in `MergeResult`."""
+    """Records of one or more slices, in stored types; `keys` has the same meaning as in `MergeResult`."""
 
     records: pa.Table
     keys: Mapping[Strings, Keys] = field(default_factory=dict)
 
 
 class Slice(NamedTuple):
-    """A slice, and the block that has it."""
+    """A slice, and the block that refers to it."""
 
     block: str
     name: Multihash
 
 
 class MissingSlices(NamedTuple):
-    """The missing part of an index.
+    """The part of the chain that an index does not have yet.
 
-    The block it has reached (None: empty), the slices after it, the number of blocks.
+    `block` is the last block of the index, None if the index is empty. `slices` are those after that block, and
+    `blocks` is the number of blocks after it.
     """
 
     block: str | None
@@ -171,17 +173,21 @@ class SliceSource(Protocol):
     """The slices of a dataset's chain."""
 
     def since(self, head: Multihash, blocks: Collection[str], most: int | None) -> MissingSlices | None:
-        """Return the slices after the latest of `blocks`; None if it is more than `most` blocks ago."""
+        """Return the slices after the latest of `blocks`, up to `head`; None if these are more than `most` blocks."""
 
     def read(
         self, slices: Sequence[Slice], columns: Strings | None
     ) -> Iterator[tuple[int, str, SliceRecords]]:
-        """Yield how many slices were read, the block of the last of them, and their records, in order."""
+        """Yield the number of slices read so far, the block of the last one, and the next records, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildProgress:
-    """Progress of an index: slices read, their total (0: not known yet), and its begin (s since the epoch)."""
+    """The progress of updating an index.
+
+    `done` of `total` slices have been read; `total` is 0 until it is known. `since` is the start of the update in
+    seconds since the epoch.
+    """
 
     since: float
     done: int = 0
@@ -190,7 +196,10 @@ class BuildProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexDefinition(Generic[Index]):
-    """Definition of an index: its name, its columns (None: all), and how records up to a block are added."""
+    """The definition of an index: its name, the columns it needs (None: all), and its functions.
+
+    `begin` opens the index on a run store; `add` adds records up to a block.
+    """
 
     name: str
     columns: Strings | None
@@ -199,10 +208,10 @@ class IndexDefinition(Generic[Index]):
 
 
 class KeptIndex(Generic[Index]):
-    """An index; thread-safe."""
+    """An index that is updated from the chain; thread-safe."""
 
     def __init__(self, definition: IndexDefinition[Index], store: RunStore, chain: SliceSource) -> None:
-        """Continue with the runs of `store`, which are caught up from the slices of `chain`."""
+        """Use the runs of `store`; later records are read from the slices of `chain`."""
         self._definition = definition
         self._index = definition.begin(store)
         self._chain = chain
@@ -211,7 +220,7 @@ class KeptIndex(Generic[Index]):
         self.building: BuildProgress | None = None
 
     def catch_up(self, current: Callable[[], ChainState], is_wanted: IsWanted) -> None:
-        """Extend the index to the current state of the chain, or stop early once that is no longer wanted."""
+        """Update the index to the current state of the chain; stop early once `is_wanted` returns False."""
         self.building = self.building or BuildProgress(since=time.time())
         try:
             with self._lock:
@@ -226,7 +235,10 @@ class KeptIndex(Generic[Index]):
             self.building = None
 
     def look_up(self, state: ChainState, use: Callable[[Index], Result]) -> Result:
-        """Return the result of `use` for the index at a state of the chain. Raises `IndexBehind`."""
+        """Call `use` with the index at a state of the chain, and return its result.
+
+        Raises `IndexBehind` if the index is being updated, or lacks more than a few blocks.
+        """
         if not self._lock.acquire(timeout=BUSY_SECONDS):
             raise IndexBehind
         try:
@@ -236,7 +248,7 @@ class KeptIndex(Generic[Index]):
             self._lock.release()
 
     def _few_missing(self, state: ChainState) -> MissingSlices:
-        """Return the index's missing part at the state; raises `IndexBehind` unless these are only a few blocks."""
+        """Return the part of the chain that the index lacks; raises `IndexBehind` unless it is only a few blocks."""
         store = self._index.store
         store.load()
         missing = self._chain.since(state.head, store.heads, MAX_BLOCKS_IN_COMMIT) if self._is_ready else None
@@ -251,7 +263,7 @@ class KeptIndex(Generic[Index]):
         return missing
 
     def _extend(self, state: ChainState, missing: MissingSlices, is_wanted: IsWanted) -> bool:
-        """Add the slices of `missing`; return whether all were added."""
+        """Add the missing slices, and return whether all were added."""
         store, total = self._index.store, len(missing.slices)
         if total > FEW_SLICES:
             log.info("building an index for merging", dataset_id=str(state.dataset_id), slices=total)

@@ -1,8 +1,7 @@
 """Keys as arrays that sort and compare exactly.
 
-One column of integers, times or floating-point numbers
-becomes integers. Other keys become bytes that are equal exactly where the keys are; those longer than
-`MAX_INLINE_BYTES` become a SHA-256 digest.
+A key of one column of integers, times or floating-point numbers becomes integers. Any other key becomes bytes that are
+equal exactly if the keys are equal; if the bytes are longer than `MAX_INLINE_BYTES`, their SHA-256 digest is used.
 
 When two values are equal, for keys and for merges alike: exactly when the same value is stored.
 
@@ -79,7 +78,7 @@ def equal(left: pa.Array, right: pa.Array) -> Mask:
 
 
 def _equal_values(left: pa.Array, right: pa.Array) -> Mask:
-    """Return the same for two flat columns without nulls."""
+    """Return for each row whether two flat columns without nulls have equal values."""
     if not kind.is_floating(left.type):
         same: Mask = pc.equal(comparable(left), comparable(right)).to_numpy(zero_copy_only=False)
         return same
@@ -136,7 +135,7 @@ def key_array(table: pa.Table, columns: Sequence[str]) -> Keys:
 
 
 def with_keys(table: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Return the records with a value in every key column; none if a column is missing."""
+    """Return the records that have a value in every key column; no records if a column is missing."""
     if any(name not in table.column_names for name in columns):
         return table.slice(0, 0)
     for name in columns:
@@ -226,7 +225,7 @@ def _sortable(keys: pa.Array) -> Keys:
 
 
 def key_order(keys: Keys) -> npt.NDArray[np.int64]:
-    """Return the indices of the keys in ascending order; equal keys stay in theirs."""
+    """Return the indices that sort the keys in ascending order; equal keys keep their order."""
     if keys.dtype.kind != "S":
         return np.argsort(keys, kind="stable")
     # Sorting numbers is faster than sorting bytes: the bytes that differ, eight at a time.

@@ -1,7 +1,7 @@
-"""A run: distinct keys in ascending order, and a row for each if it has rows; one immutable file.
+"""A run: an immutable file of distinct keys in ascending order, with or without one row per key.
 
-The file has the rows as an Arrow IPC file, if there are rows, and after them the keys as fixed-width values. What a
-reader has to know about it, and its checksum, are in the manifest of its folder (`run_store.py`).
+The file begins with the rows as an Arrow IPC file, if there are rows; the keys follow as fixed-width values. Its layout
+and its checksum are in the manifest of its folder (`run_store.py`).
 """
 
 import shutil
@@ -26,24 +26,24 @@ class RunLimits:
     """Sizes by which runs are written, merged and opened."""
 
     runs_per_merge: int = 8
-    """Runs of similar length that are merged into one: each key is copied log8(keys) times."""
+    """Number of runs of similar length that are merged into one. A key is copied about log8(number of keys) times."""
     keys_in_memory: int = 1 << 17
-    """Longer runs are merged from disk to disk."""
+    """Runs with more keys are merged from disk to disk."""
     keys_per_merge_step: int = 1 << 17
-    """Keys of the longest run that are merged at once."""
+    """Number of keys of the longest run that are merged at a time."""
     block_bytes: int = 1 << 14
-    """Approximate size of a block of rows."""
+    """Approximate size in bytes of a block of rows."""
     block_rows: int = 8192
-    """Rows of a block at most."""
+    """Maximum number of rows in a block."""
     mapped_from_bytes: int = 1 << 18
-    """Longer runs are mapped, not read into memory."""
+    """Files of this size in bytes or larger are memory-mapped; smaller ones are read into memory."""
     synced_from_bytes: int = 1 << 24
-    """Longer runs are synced: they would take long to rebuild after a power cut."""
+    """Files of this size in bytes or larger are synced to disk, because rebuilding them after a power cut is slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLayout:
-    """The type and number of the keys at the end of a run, and the size of the rows at its start; 0: only keys."""
+    """The layout of a run: type and number of its keys, and the size of its rows in bytes, 0 if it has none."""
 
     dtype: str
     count: int
@@ -51,12 +51,12 @@ class RunLayout:
 
 
 class RunWriter:
-    """Writes a run; the memory that it takes does not depend on the length of the run."""
+    """Writes a run. Its memory use does not depend on the length of the run."""
 
     def __init__(
         self, file: IO[bytes], dtype: np.dtype[Any], schema: pa.Schema | None, limits: RunLimits
     ) -> None:
-        """Write to the empty `file`; rows have this schema."""
+        """Write to the empty `file`; `schema` is that of the rows, None for a run without rows."""
         self._file = file
         self._dtype = dtype
         self._limits = limits
@@ -67,7 +67,7 @@ class RunWriter:
         self._rows: list[pa.Table] = []
 
     def add(self, keys: Keys, rows: pa.Table | None) -> None:
-        """Add keys, all greater than those before, and their rows."""
+        """Add ascending keys, all greater than the keys added before, and their rows."""
         self._keys.write(np.ascontiguousarray(keys, self._dtype).tobytes())
         self._count += len(keys)
         if rows is None or len(rows) == 0:
@@ -82,7 +82,7 @@ class RunWriter:
             self._write_rows(waiting - waiting % self._block_rows)
 
     def finish(self) -> RunLayout:
-        """Write the remaining rows, and the keys."""
+        """Write the remaining rows and all keys, and return the layout."""
         if self._blocks is not None:
             self._write_rows(sum(map(len, self._rows)))
             self._blocks.close()
@@ -101,10 +101,10 @@ class RunWriter:
 
 
 class Run:
-    """A run for reading, in memory or in a memory map."""
+    """A run that can be read; its content is in memory or memory-mapped."""
 
     def __init__(self, content: pa.Buffer, layout: RunLayout) -> None:
-        """Use the content where it is."""
+        """Use the content without copying it."""
         self.content = content
         self.layout = layout
         dtype: np.dtype[Any] = np.dtype(layout.dtype)
@@ -120,7 +120,7 @@ class Run:
         return len(self.keys)
 
     def find(self, keys: Keys) -> Places:
-        """Return the row of each of the ascending keys, -1 where the run does not have it."""
+        """Return the row of each of the ascending keys; -1 for a key that the run does not have."""
         rows = np.full(len(keys), -1, np.int64)
         # Keys that grow, as numbers and times do, are greater than all of most runs.
         end = int(keys.searchsorted(self.keys[-1:], side="right").sum())
@@ -138,7 +138,7 @@ class Run:
         return int(self.keys.searchsorted(narrow, side="left" if narrow[0] == key[0] else "right")[0])
 
     def rows(self, start: int = 0, end: int | None = None) -> pa.Table:
-        """Return some consecutive rows, without copying them."""
+        """Return the rows from `start` up to, but not including, `end`, without copying them."""
         assert self.schema is not None
         end, step = len(self) if end is None else end, self._block_rows
         if start >= end:
@@ -147,7 +147,10 @@ class Run:
         return pa.Table.from_batches(blocks, self.schema).slice(start % step, end - start)
 
     def blocks_of(self, rows: Places) -> tuple[list[pa.RecordBatch], Places]:
-        """Return the blocks with these ascending rows, at least one, and where in them each row is."""
+        """Return the blocks that contain these ascending rows, and the index of each row in the concatenated blocks.
+
+        `rows` must not be empty.
+        """
         numbers = rows // self._block_rows
         is_first = np.ones(len(rows), np.bool_)
         np.not_equal(numbers[1:], numbers[:-1], out=is_first[1:])
@@ -161,9 +164,10 @@ class Run:
 
 
 def take_rows(matches: Iterable[tuple[Run, Places]]) -> list[pa.Table]:
-    """Return rows of runs by their ascending indices, at least one of each run; a table for runs of one schema.
+    """Return the rows of runs at these ascending indices: one table for all runs with the same schema.
 
-    What it costs to take rows from a table hardly depends on how many runs its blocks are from.
+    There is at least one index per run. Runs are combined because Arrow's `take` costs about the same for the blocks of
+    many runs as for those of one.
     """
     tables: list[tuple[pa.Schema, list[pa.RecordBatch], list[Places]]] = []
     before = 0  # rows in the blocks of the last table
@@ -183,16 +187,16 @@ def take_rows(matches: Iterable[tuple[Run, Places]]) -> list[pa.Table]:
 
 
 def write_run(file: IO[bytes], keys: Keys, rows: pa.Table | None, limits: RunLimits) -> RunLayout:
-    """Write ascending, distinct keys and their rows."""
+    """Write a run of ascending, distinct keys and their rows, and return its layout."""
     writer = RunWriter(file, keys.dtype, None if rows is None else rows.schema, limits)
     writer.add(keys, rows)
     return writer.finish()
 
 
 def write_merged(file: IO[bytes], runs: Sequence[Run], drop: str | None, limits: RunLimits) -> RunLayout:
-    """Merge runs, the oldest first: of equal keys, the newest has the row.
+    """Merge runs, given oldest first, into one run and return its layout.
 
-    Rows in which the column `drop` is false are left out.
+    A key that several runs have gets the row of the newest. Rows in which the column `drop` is false are left out.
     """
     schemas = [run.schema for run in runs if run.schema is not None]
     schema = pa.unify_schemas(schemas, promote_options="permissive") if schemas else None
@@ -209,7 +213,7 @@ def write_merged(file: IO[bytes], runs: Sequence[Run], drop: str | None, limits:
 def _merge(
     runs: Sequence[Run], schema: pa.Schema | None, step: int
 ) -> Iterator[tuple[Keys, pa.Table | None]]:
-    """Yield keys and rows by key, in parts whose size depends on `step` only: keys of the longest run."""
+    """Yield the merged keys and rows in parts; a part covers `step` keys of the longest run."""
     longest = max(runs, key=len)
     before = [0] * len(runs)
     for stop in range(step, len(longest) + step, step):

@@ -1,17 +1,15 @@
-"""The sorted runs of one index, in a folder if there is one, so that a restart continues where the last process was.
+"""Stores the sorted runs of one index in a folder, so that a restarted process does not have to rebuild the index.
 
-The folder is a cache. What cannot be used is left out, and comes from the slices again: another format or definition
-of equality, damage, a missing file, runs of a branch that was rolled back. On a full disk, or while another process
-writes, new runs stay in memory, and are written with a later one.
+The folder is a cache. Runs that cannot be used are ignored, and rebuilt from the slices: those with another format or
+definition of equality, damaged or missing files, and runs of a branch that was rolled back. If the disk is full, or
+while another process writes, new runs stay in memory and are written together with a later run.
 
-A folder with the runs of one index: a file per run, and a manifest that names those in use.
+The folder has one file per run, and a manifest that lists the runs in use. The manifest is replaced atomically, so
+after a kill it lists the old runs or the new ones. A process writes only while it holds the lock, and only if the
+manifest has not changed since it was read. Readers need no lock, because runs are immutable.
 
-The manifest is replaced as a whole, so a kill leaves the old list of runs or the new one. Only who holds the lock
-writes, and only if the manifest is still the one that it knows; readers need no lock, since runs never change.
-Nothing
-here has to be durable: what is damaged or lost in a power cut is found by its checksum, which is verified when a run
-is
-opened, and comes from the slices again. Long runs are synced nevertheless.
+Durability is not needed: a run that was damaged by a power cut is found by its checksum when it is opened, and rebuilt
+from the slices. Large runs are synced nevertheless, because rebuilding them is slow.
 """
 
 import contextlib
@@ -43,7 +41,10 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class HeldRun:
-    """A run, the block up to which it reaches, and its file with its CRC-32; None: it is in memory only."""
+    """A run in use. The index is complete up to the block `head` with this run and the older ones.
+
+    `file` is the name of its file, None if it is in memory only; `checksum` is the file's CRC-32.
+    """
 
     run: Run
     head: str
@@ -52,17 +53,17 @@ class HeldRun:
 
 
 class RunFolder:
-    """The files of one index."""
+    """The folder with the files of one index."""
 
     def __init__(self, folder: Path, identity: Mapping[str, object], limits: RunLimits) -> None:
-        """Use `folder`, created when needed; runs of another `identity` are left out."""
+        """Use `folder`, which is created when needed; runs that were stored with another `identity` are ignored."""
         self._folder = folder
         self._limits = limits
         self._identity = dict(identity)
 
     @property
     def name(self) -> str:
-        """Return the folder's name, for the log."""
+        """Return the name of the folder for log messages."""
         return self._folder.name
 
     def stamp(self) -> Stamp | None:
@@ -74,7 +75,10 @@ class RunFolder:
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
     def read(self) -> tuple[list[HeldRun], str | None]:
-        """Return the runs, as many as are readable, and the block up to which all of them reach. Raises `OSError`."""
+        """Return the readable runs, up to the first damaged one, and the block up to which they are complete.
+
+        The block is None if a run is damaged, or if it is that of the last run. Raises `OSError`.
+        """
         runs: list[HeldRun] = []
         try:
             manifest = _unseal((self._folder / MANIFEST).read_bytes())
@@ -96,7 +100,10 @@ class RunFolder:
 
     @contextlib.contextmanager
     def try_lock(self) -> Iterator[bool]:
-        """Hold the lock, or yield False if another process does. Raises `OSError`."""
+        """Hold the lock during the `with` block and yield True; yield False if another process holds it.
+
+        Raises `OSError`.
+        """
         # Without parents: a deleted dataset's folder must not appear again.
         for folder in (self._folder.parent, self._folder):
             with contextlib.suppress(FileExistsError):
@@ -112,7 +119,7 @@ class RunFolder:
             os.close(handle)
 
     def write(self, fill: Callable[[IO[bytes]], RunLayout], head: str) -> HeldRun:
-        """Return the run in a new file; nothing is left of one that cannot be written. Raises `OSError`."""
+        """Write a run to a new file with `fill`, and return it; an incomplete file is removed. Raises `OSError`."""
         path = self._folder / f"{uuid.uuid4().hex}{SUFFIX}"
         try:
             with path.open("xb") as file:
@@ -127,7 +134,7 @@ class RunFolder:
         return HeldRun(Run(content, layout), head, path.name, zlib.crc32(content))
 
     def replace(self, runs: Sequence[HeldRun], head: str | None) -> Stamp | None:
-        """Replace the manifest; all runs have files. Raises `OSError`."""
+        """Replace the manifest by one that lists these runs, which all have files. Raises `OSError`."""
         entries = [
             {"file": run.file, "checksum": run.checksum, "head": run.head, "layout": asdict(run.run.layout)}
             for run in runs
@@ -149,12 +156,12 @@ class RunFolder:
                     (self._folder / file).unlink()
 
     def remove_all_but(self, runs: Sequence[HeldRun]) -> None:
-        """Remove what killed writers left. Raises `OSError`."""
+        """Remove all files except those of these runs: killed processes may have left some. Raises `OSError`."""
         used = {MANIFEST, LOCK, *(held.file for held in runs)}
         self.remove(path.name for path in self._folder.iterdir() if path.name not in used)
 
     def _content(self, path: Path) -> pa.Buffer:
-        # A map takes an entry of the process's table, so short runs are read instead.
+        # The number of memory maps of a process is limited, so small files are read instead.
         if path.stat().st_size < self._limits.mapped_from_bytes:
             return pa.py_buffer(path.read_bytes())
         with pa.memory_map(str(path)) as file:
@@ -175,14 +182,14 @@ def _unseal(content: bytes) -> dict[str, Any]:
 
 
 FORMAT: Final = 3
-MAX_BLOCKS_BEHIND: Final = 64  # blocks without keys until the manifest is rewritten
+MAX_BLOCKS_BEHIND: Final = 64  # the manifest is rewritten after this many blocks without keys
 DEFAULT_LIMITS: Final = RunLimits()
 PRESENCE_COLUMN: Final = "\0is_there"  # the column that is false for a row that was retracted
 Fill = Callable[[IO[bytes]], RunLayout]
 
 
 class RunStore:
-    """Runs, the oldest first; used by one thread at a time."""
+    """The runs of one index, oldest first. Only one thread may use it at a time."""
 
     def __init__(
         self,
@@ -191,12 +198,12 @@ class RunStore:
         key: Strings = (),
         limits: RunLimits = DEFAULT_LIMITS,
     ) -> None:
-        """Keep the runs in `folder`; None: in memory only."""
+        """Store the runs in `folder`; None: in memory only."""
         self._limits = limits
         identity = {"format": FORMAT, "equality": VERSION, "index": index, "key": list(key)}
         self._folder = None if folder is None else RunFolder(folder, identity, limits)
         self._held: list[HeldRun] = []
-        self._head: str | None = None  # if that is later than the last run's
+        self._head: str | None = None  # the block the index is complete up to, if later than the last run's
         self._lag = 0
         self._files: set[str | None] = set()  # that the manifest names
         self._stamp: Stamp | None = None
@@ -204,17 +211,17 @@ class RunStore:
 
     @property
     def runs(self) -> Sequence[Run]:
-        """Return the runs, the newest last."""
+        """Return the runs, oldest first."""
         return [held.run for held in self._held]
 
     @property
     def heads(self) -> Sequence[str]:
-        """Return the blocks from which the index can be caught up, the latest first."""
+        """Return the blocks from which the index can be updated, the latest first."""
         latest = [] if self._head is None else [self._head]
         return latest + [held.head for held in reversed(self._held)]
 
     def load(self) -> None:
-        """Adopt the runs on disk, if another process wrote them, or none were read yet."""
+        """Read the runs on disk if none have been read yet, or if another process has written since."""
         if self._folder is None or (stamp := self._folder.stamp()) == self._stamp:
             return
         try:
@@ -228,14 +235,17 @@ class RunStore:
             log.warning("cannot read a kept index", index=self._folder.name, why=str(error))
 
     def cut(self, head: str | None) -> None:
-        """Keep the runs up to a block of `heads`; None: none."""
+        """Drop the runs after a block of `heads`; None: drop all runs."""
         if head is None or head != self._head:
             self._head = None
             while self._held and self._held[-1].head != head:
                 self._held.pop()
 
     def append(self, keys: Keys, rows: pa.Table | None, head: str) -> None:
-        """Add ascending, distinct keys, and their rows, which replace those of equal keys."""
+        """Add ascending, distinct keys and their rows. A row replaces the earlier row of its key.
+
+        The index is then complete up to the block `head`.
+        """
         if len(keys) == 0:
             return
         self._held.append(_in_memory(lambda file: write_run(file, keys, rows, self._limits), head))
@@ -245,7 +255,7 @@ class RunStore:
             self._held[start:] = [self._merge_in_memory(self._held[start:])]
 
     def reach(self, head: str, blocks: int) -> None:
-        """Record that the runs reach the block `head`, which is `blocks` later."""
+        """Record that the index is complete up to the block `head`, which is `blocks` after the previous one."""
         if head not in self.heads[:1]:
             self._head = head
             self._lag += blocks
@@ -253,7 +263,7 @@ class RunStore:
                 self._persist(len(self._held))
 
     def _persist(self, start: int) -> bool:
-        """Merge the runs from `start`, and write what is not on disk; return whether that succeeded."""
+        """Merge the runs from the index `start`, write all runs to disk, and return whether that succeeded."""
         if self._folder is None:
             return False
         try:
@@ -284,7 +294,7 @@ class RunStore:
         return held[0] if len(held) == 1 else _in_memory(self._merge_writer(held), held[-1].head)
 
     def _merge_writer(self, held: Sequence[HeldRun]) -> Fill:
-        """Return the function that writes the runs as one; retracted rows are dropped if no older run is left."""
+        """Return a function that writes these runs as one; retracted rows are dropped if there is no older run."""
         runs = [run.run for run in held]
         is_oldest = held[0] is self._held[0] and runs[0].schema is not None
         drop = PRESENCE_COLUMN if is_oldest else None
@@ -306,9 +316,9 @@ def _in_memory(fill: Fill, head: str) -> HeldRun:
 
 
 def _first_to_merge(lengths: Sequence[int], most: int) -> int:
-    """Return from which run on all are merged into one, the last if none is.
+    """Return the index of the first run to merge: it and all later runs become one. The last index: merge none.
 
-    Of each tier of lengths, from a power of `most` to the next, there are fewer than `most` runs.
+    Runs are grouped in tiers by length, from one power of `most` to the next. A tier has fewer than `most` runs.
     """
     start = len(lengths) - 1
     while True:

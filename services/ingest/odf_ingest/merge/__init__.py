@@ -1,1 +1,1 @@
-"""Merges new records with what a dataset has: `strategies.py` has one function per strategy."""
+"""Merges new records with the content of a dataset: `strategies.py` has one function per strategy."""

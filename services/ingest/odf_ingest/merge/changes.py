@@ -1,8 +1,8 @@
 """The operations of a changelog against the current records of their keys (spec: Data Schema, RFC-015).
 
-A record is appended (+A) where its key has none, and retracted (-R) or corrected (-C) with all of its values: what
-reads the dataset finds by them which record is meant. Operations of one key follow each other; one that does not fit is
-left out, and the next one is judged as if it had not come.
+A record is appended (+A) if its key has no current record. A retraction (-R) or correction (-C) must repeat all values
+of the current record, because readers of the dataset find the record by its values. The operations of a key are checked
+in order. One that does not fit is left out, and the next one is checked as if it did not exist.
 """
 
 from collections.abc import Iterator
@@ -34,8 +34,8 @@ SIGNS: Final = {
 class Changes:
     """Records ordered by key, each +C directly after its -C, and the current records of their keys.
 
-    The current records follow `count` new ones in `records`. `before` has for each new record the index of the one
-    before it that its key would have then, if all operations fit; `NO_ROW` if there is none.
+    `records` has the `count` new records first, then the current ones. `before` has for each new record the index of
+    the record that is current for its key just before it, if all operations fit; `NO_ROW` if there is none.
     """
 
     records: pa.Table
@@ -45,7 +45,7 @@ class Changes:
     starts: npt.NDArray[np.bool_]
     """Whether a record is the first of its key."""
     rows: Indices
-    """Of the new records in their batch."""
+    """The index of each new record in its batch."""
     key: Strings
     event_time: str
 
@@ -60,7 +60,7 @@ class Changes:
         key: Strings,
         event_time: str,
     ) -> Self:
-        """Return the changes `new`, ordered, of the dataset's `current` records, which have the same columns."""
+        """Return the changes for ordered new records and the dataset's current records; both have the same columns."""
         keys = key_array(new, key)
         starts = np.append(np.ones(min(len(new), 1), np.bool_), keys[1:] != keys[:-1])
         before = np.arange(len(new), dtype=np.int64) - 1
@@ -85,9 +85,10 @@ class Changes:
         return np.isin(self.ops, (Operation.RETRACT, Operation.CORRECT_FROM))
 
     def complete(self, *, is_whole: bool) -> pa.Table:
-        """Return the new records, with the event time of its record in a -R and -C that has none.
+        """Return the new records. A -R or -C without an event time gets that of the record it retracts or corrects.
 
-        `is_whole`: with all values of its record, whatever they were. Raises `OperationsMismatched` unless all fit.
+        With `is_whole` it gets all values of that record, and its own are ignored. Raises `OperationsMismatched` unless
+        all operations fit.
         """
         rows = np.flatnonzero(self.is_retraction & (self.before != NO_ROW))
         differing = np.full(self.count, NO_ROW)
@@ -112,7 +113,10 @@ class Changes:
         return records
 
     def _faults(self, differing: Indices, *, is_whole: bool) -> Iterator[tuple[int, str]]:
-        """Yield records that do not fit, and why; `differing` has the first column that differs from `before`."""
+        """Yield the records that do not fit, with the reason.
+
+        `differing` has for each record the first column that differs from its record in `before`, or `NO_ROW`.
+        """
         is_append = self.ops == Operation.APPEND
         has_record = self.before != NO_ROW
         wrong = (is_append & has_record) | (self.is_retraction & ~has_record) | (differing != NO_ROW)
@@ -125,7 +129,7 @@ class Changes:
             yield from self._follow(int(starts[number]), int(ends[number]), differing, is_whole=is_whole)
 
     def _follow(self, row: int, end: int, differing: Indices, *, is_whole: bool) -> Iterator[tuple[int, str]]:
-        """Yield the records of one key that do not fit, and why."""
+        """Yield the records of one key that do not fit, with the reason."""
         current = int(self.before[row])
         while row < end:
             op = Operation(self.ops[row])
@@ -142,7 +146,7 @@ class Changes:
     def _fault(
         self, row: int, op: Operation, current: int, differing: Indices, *, is_whole: bool
     ) -> str | None:
-        """Return the reason why a record does not fit the current one of its key; None if it does."""
+        """Return the reason why a record does not fit the current record of its key; None if it fits."""
         if op is Operation.APPEND:
             return None if current == NO_ROW else self._repetition(row, current)
         if current == NO_ROW:
@@ -177,7 +181,10 @@ class Changes:
         return ", ".join(f"{name} = {_show(self.records.column(name)[row])}" for name in self.key)
 
     def _first_differences(self, left: Indices, right: Indices) -> Indices:
-        """Return for each pair of records the first column that differs; a null event time on the left is none."""
+        """Return for each pair of records the first column that differs.
+
+        A null event time on the left is not a difference.
+        """
         first = np.full(len(left), NO_ROW)
         rows, others = pa.array(left), pa.array(right)
         for number, name in enumerate(self.records.column_names):
@@ -191,7 +198,7 @@ class Changes:
 
 
 def _find(keys: Keys, wanted: Keys) -> Indices:
-    """Return the index in `keys`, which are distinct, of each wanted one; `NO_ROW` if it is not there."""
+    """Return the index of each wanted key in `keys`, which are distinct; `NO_ROW` for a key that is not among them."""
     if len(keys) == 0 or len(wanted) == 0:
         return np.full(len(wanted), NO_ROW)
     order = np.argsort(keys)

@@ -1,4 +1,4 @@
-"""The operations that turn one state of a keyed table into another: append, retract, correct from and to."""
+"""The operations that turn one state of a table with keys into another: +A, -R, and -C with +C."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,11 +29,11 @@ class RepeatedKey(InvalidInput):
     )
 
     key: str
-    """Columns and values."""
+    """The key's columns and values, as text."""
     rows: tuple[int, ...]
     """Indices of the records with the key."""
     places: tuple[str, ...] = ()
-    """Labels of the first of these records in the file; by default their numbers."""
+    """Locations in the file of the first of these records; by default their numbers are shown."""
 
     def __post_init__(self) -> None:
         places = self.places or tuple(f"record {row + 1}" for row in self.rows[:MAX_PLACES])
@@ -44,7 +44,7 @@ class RepeatedKey(InvalidInput):
 
 
 def _list_places(places: tuple[str, ...], left: int) -> str:
-    """Return places as a text, such as "lines 2 and 4"; `left`: how many others there are."""
+    """Return locations as text, such as "lines 2 and 4"; `left` is the number of further ones that are not listed."""
     words = [place.split(" ") for place in places]
     if all(len(one) == 2 and one[0] == words[0][0] for one in words):
         kind, names = f"{words[0][0]}s ", [number for _, number in words]
@@ -64,11 +64,11 @@ def difference(  # noqa: PLR0913 - all by name
     event_time: str,
     retracts_missing: bool,
 ) -> MergeResult:
-    """Return the operations that turn `current` into `new`, by key, then operation.
+    """Return the operations that turn `current` into `new`, ordered by key, then operation.
 
-    Keys are unique in both; raises `RepeatedKey` if those of `new` are not. `compared`: columns to compare; None: all
-    except the key. A null new event time alone is not a change. Retractions repeat the old values. `sorting`: that of
-    the new keys, if it has begun.
+    Raises `RepeatedKey` if two records of `new` have equal keys. `compared` are the columns to compare; None: all but
+    the key. A new event time that is null does not count as a change. Retractions repeat the old values. `sorting` is
+    the result of `begin_sorting` for the new keys, if it has been called.
     """
     current = alike(current, new.schema)
     match = _match_keys(key_array(current, key), (sorting or begin_sorting(new, key))())
@@ -111,9 +111,9 @@ SortKeys = Callable[[], _SortedKeys]
 
 
 def begin_sorting(new: pa.Table, key: Strings) -> SortKeys:
-    """Return a function that returns the keys sorted; raises `RepeatedKey` if two are equal.
+    """Return a function that returns the sorted keys, and raises `RepeatedKey` if two are equal.
 
-    Those of a large table are sorted in a thread, while the state that it is compared with is read.
+    The keys of a large table are sorted in a thread while the caller reads the current records.
     """
     keys = key_array(new, key)
     if len(keys) < PARALLEL_ROWS:
@@ -125,18 +125,18 @@ def begin_sorting(new: pa.Table, key: Strings) -> SortKeys:
 
 
 class _Match(NamedTuple):
-    """The rows of equal keys in both tables, in the order of the new one."""
+    """The indices of rows with equal keys in the old and the new table, in the order of the new one."""
 
     old: Indices
     new: Indices
 
 
 def _sort_keys(keys: Keys, *, is_in_runs: bool = False) -> _SortedKeys:
-    """Return the keys sorted; `is_in_runs`: they are a few ascending runs one after another."""
+    """Return the sorted keys; `is_in_runs`: they are a concatenation of a few ascending runs."""
     # numpy.unique is not an option: where it need not sort, it hashes, which is much slower.
     if len(keys) < 2 or bool(np.all(np.greater_equal(keys[1:], keys[:-1]))):
         return _SortedKeys(keys, np.arange(len(keys)))
-    # Keys are distinct, or refused, so the faster sorts that are not stable serve; the stable one merges runs.
+    # Equal keys are refused later, so a faster unstable sort is sufficient. The stable sort is faster for runs.
     if is_in_runs or keys.dtype.kind == "S":
         order = key_order(keys)
     else:
@@ -148,7 +148,10 @@ def _sort_keys(keys: Keys, *, is_in_runs: bool = False) -> _SortedKeys:
 
 
 def _sorted_packed(keys: Keys) -> _SortedKeys | None:
-    """Return integers sorted as one number each with their row, a third faster; None if that has more than 63 bits."""
+    """Return sorted integer keys; None unless key and row number together fit into 63 bits.
+
+    Each key is packed with its row number into one integer, which takes a third less time than sorting indices.
+    """
     low, bits = keys.min(), len(keys).bit_length()
     if keys.dtype != np.int64 or int(keys.max()) - int(low) >= 1 << (63 - bits):
         return None
@@ -162,7 +165,7 @@ def _sorted_packed(keys: Keys) -> _SortedKeys | None:
 
 
 def _distinct(new: pa.Table, keys: Keys, names: Strings) -> _SortedKeys:
-    """Return the keys sorted; raises `RepeatedKey` if two are equal, with the one that is first in the table."""
+    """Return the sorted keys; raises `RepeatedKey` with the first key in the table that is repeated."""
     order = _sort_keys(keys)
     repeats = np.flatnonzero(order.keys[1:] == order.keys[:-1])
     if len(repeats) == 0:
@@ -228,7 +231,7 @@ def _is_changed_mask(
 
 
 def _rows(count: int, rows: Indices) -> pa.Array | None:
-    """Return rows of a table as Arrow takes them; None: all `count` rows in their order."""
+    """Return row indices as an Arrow array for `take`; None if they are all `count` rows in order."""
     is_all = len(rows) == count and bool(np.all(rows[1:] > rows[:-1]))
     return None if is_all else pa.array(rows)
 

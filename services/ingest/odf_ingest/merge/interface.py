@@ -15,9 +15,9 @@ from odf_ingest.history.keys import Keys, comparable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
-    """Records in offset order; `ops` has one operation per record, None: all are appends.
+    """The records to append, in offset order; `ops` has the operation of each record, None if all are +A.
 
-    `keys`: the sorted, distinct keys of all records, by key columns, as far as the strategy computed them.
+    `keys` has the sorted, distinct keys of all records by their key columns, if the strategy has computed them.
     """
 
     records: pa.Table
@@ -29,7 +29,10 @@ class History(Protocol):
     """The dataset's content before the merge. Records with a null key column are left out."""
 
     def fresh(self, key: Strings, keys: Keys) -> tuple[npt.NDArray[np.int64], Keys]:
-        """Return the index of the first of `keys` that was never appended, ascending; and those keys, sorted."""
+        """Return the keys that the dataset never had: the index of the first record of each, ascending; and the keys.
+
+        The returned keys are sorted and distinct.
+        """
 
     def current(self, key: Strings, keys: Keys | None = None) -> pa.Table:
         """Return the last record of each key, or of those among `keys` (sorted, distinct), unless it was retracted.
@@ -39,7 +42,7 @@ class History(Protocol):
 
 
 def by_event_time(records: pa.Table, column: str) -> pa.Table:
-    """Return the records ordered by event time, nulls first, stably; unchanged if already ordered."""
+    """Return the records in a stable order by event time, nulls first."""
     timestamps = records.column(column).combine_chunks()
     if timestamps.null_count == 0:
         width = pa.int32() if timestamps.type == pa.date32() else pa.int64()
@@ -52,13 +55,13 @@ def by_event_time(records: pa.Table, column: str) -> pa.Table:
 
 
 def by_key(records: pa.Table, ops: pa.Array, key: Sequence[str]) -> tuple[pa.Table, pa.Array]:
-    """Return records and operations ordered by key, then operation, stably."""
+    """Return records and operations in a stable order by key, then operation."""
     order = key_order(records, key, ops)
     return records.take(order), ops.take(order)
 
 
 def key_order(records: pa.Table, key: Sequence[str], *last: pa.Array) -> pa.Array:
-    """Return the indices of records ordered by key, then by the columns `last`, stably."""
+    """Return the indices that put records in a stable order by key, then by the columns `last`."""
     columns = [*(comparable(records.column(name).combine_chunks()) for name in key), *last]
     names = [str(number) for number in range(len(columns))]
     table = pa.Table.from_arrays(columns, names=names)

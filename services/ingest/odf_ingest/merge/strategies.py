@@ -1,19 +1,19 @@
 """Merge strategies: new records and a dataset's content → records to append (spec: Merge Strategies; wire-facts §5.3).
 
-Append: every record is new; ordered by event time.
+Append: all records are appended, ordered by event time.
 
 Ledger: records whose key was seen before, in the dataset or earlier in the batch, are dropped.
 
-Snapshot: each batch is the whole state of the source; the difference from the last one is recorded.
+Snapshot: each batch is the complete state of the source; its difference from the current records is appended.
 
-UpsertStream: the last record of a key in a batch wins; operation 1 retracts the key. Operation 2 has the values that
-its operation 3 replaces, which the dataset knows: it is left out.
+UpsertStream: the last record of a key in a batch wins; operation 1 retracts the key. Operation 2 is ignored: it has
+the values before an update, which the dataset knows.
 
-ChangelogStream: records carry their own operation; ordered by key, within a key as they arrived.
+ChangelogStream: records have their own operations. They are ordered by key, and within a key in the order of arrival.
 
 A +C is moved to directly follow its -C (RFC-015): the first +C of a key belongs to its first -C, and so on. A batch
-ends only where every correction is complete, so neither the order of a key's operations nor its final value depends on
-where batches are cut. What an operation means for the current record of its key is in `changes.py`.
+never ends between a -C and its +C, so the order of a key's operations and its final value do not depend on where
+batches are cut. `changes.py` checks each operation against the current record of its key.
 """
 
 from collections import deque
@@ -73,17 +73,17 @@ def merge(
 
 
 def key_columns(strategy: MergeStrategy) -> Strings:
-    """Return the columns that must have a value in every record."""
+    """Return the columns of the strategy's key, which must have a value in every record."""
     return () if isinstance(strategy, MergeStrategyAppend) else strategy.primary_key
 
 
 def takes_whole_batches(strategy: MergeStrategy) -> bool:
-    """Return whether each batch is the whole state of the source."""
+    """Return whether each batch is the complete state of the source, as in a snapshot."""
     return isinstance(strategy, MergeStrategySnapshot)
 
 
 def operation_faults(strategy: MergeStrategy, new: pa.Table, vocab: DatasetVocabulary) -> Mapping[int, str]:
-    """Return the rows that lack a valid operation, if the strategy needs one, with the reason."""
+    """Return the rows that lack a valid operation, with the reason; empty if the strategy needs no operations."""
     if not isinstance(strategy, MergeStrategyChangelogStream | MergeStrategyUpsertStream):
         return {}
     name = vocab.operation_type_column
@@ -140,8 +140,8 @@ def _merge_snapshot(
 def _check_share(merged: MergeResult, rows: int, new_rows: int, settings: SourceSettings) -> None:
     """Raise `SnapshotRetractsTooMuch` if more than the allowed share of the current rows is retracted.
 
-    A few rows always may be, as a small list may change as a whole; but not if the snapshot has lost more than that
-    share of its rows, as a truncated file has.
+    A few rows may always be retracted, because all rows of a small list may change. This does not apply if the snapshot
+    has too few rows for that share, as a truncated file has.
     """
     retracted = int(pc.sum(pc.equal(merged.ops, int(Operation.RETRACT)), min_count=0).as_py())
     is_shorter = new_rows < (1 - settings.max_retracted_share) * rows
@@ -206,9 +206,9 @@ def _check_halves(records: pa.Table, ops: pa.Array, key: Strings) -> None:
 
 
 class _Half(NamedTuple):
-    """The first incomplete correction, as an index among all -C and +C.
+    """The first incomplete correction; `position` is its index among all -C and +C.
 
-    The first `whole` of them are complete corrections; `may_come`: only +C are missing.
+    The first `whole` of these are complete corrections. `may_come` is whether only +C are missing, which may follow.
     """
 
     position: int
@@ -236,7 +236,7 @@ def _first_half(keys: Indices, steps: Indices) -> _Half:
 
 
 def _pair(ops: npt.NDArray[np.uint8]) -> Indices:
-    """Return the order of operations, already grouped by key, with each +C moved after its -C."""
+    """Return the indices that move each +C directly after its -C; the operations are already grouped by key."""
     froms = np.flatnonzero(ops == Operation.CORRECT_FROM)
     tos = np.flatnonzero(ops == Operation.CORRECT_TO)
     rank = 2 * np.arange(len(ops))
@@ -246,7 +246,7 @@ def _pair(ops: npt.NDArray[np.uint8]) -> Indices:
 
 
 def operations(table: pa.Table, name: str) -> pa.Array:
-    """Return a column of operations as uint8; raises `InvalidInput` for any that is not one."""
+    """Return a column of operations as uint8; raises `InvalidInput` for a value that is not an operation."""
     try:
         ops = table.column(name).combine_chunks().cast(pa.uint8())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

@@ -1,1 +1,4 @@
-"""From a batch of messages or a file to records: read, preprocess, event time; independent of earlier records."""
+"""Prepares the records of a batch of messages or of a file, independently of the dataset's earlier records.
+
+The steps are: read, preprocess, and add event times.
+"""

@@ -1,7 +1,7 @@
-"""Malformed rows of a file, which is its own batch: the first one refuses all, or each is left out.
+"""Malformed rows of a file or of a message that is a batch of its own.
 
-Which of both applies is decided by `rejects_rows` in `commit/rejects.py`. A row is named by its line, that of a
-table by its number.
+Either the batch is refused because of its first bad row, or the bad rows are left out: `rejects_rows` in
+`commit/rejects.py` decides. A row is identified by its line; a row of a table by its number.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,21 +32,24 @@ from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.whole_table import decode_table, refused_rows, row_label, with_columns
 
 RECORDS_PER_READ: Final = 16_384  # that are read together
-MAX_BAD_ROWS: Final = 10_000  # of one table: each is sought alone, and kept with its columns
+MAX_BAD_ROWS: Final = 10_000  # per table: each row is searched for, and stored, separately
 
 
 class BadRows(Protocol):
-    """Handling of bad rows."""
+    """Handles the bad rows of a batch: leaves them out, or refuses the batch."""
 
     def infer(self, base: pa.Schema | None) -> pa.Schema | None:
-        """Return the columns that the rows have, after those of `base`; raises `InvalidInput` if it has none."""
+        """Return the columns of `base` followed by the other columns of the rows.
+
+        Raises `InvalidInput` if columns cannot be inferred.
+        """
 
     def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
-        """Return the table without the rows of `faults`, or raise `InvalidInput` with the place of the first."""
+        """Return the table without the rows in `faults`, or raise `InvalidInput` with the location of the first one."""
 
 
 def with_places(error: InvalidInput, source: AddPushSource, content: Callable[[], bytes]) -> InvalidInput:
-    """Return the error of a merge with the lines of its records in the batch, if they can be found."""
+    """Return an error of the merge with the locations of its records in the batch, if they can be determined."""
     # The rows of a query's output have no place in the file.
     if not isinstance(error, RepeatedKey) or source.preprocess is not None:
         return error
@@ -57,22 +60,22 @@ def with_places(error: InvalidInput, source: AddPushSource, content: Callable[[]
 
 
 class RefusedRows:
-    """A bad row refuses its batch."""
+    """The rows of a batch that is refused if one of them is bad."""
 
     count = 0
     bad: tuple[BadRecord, ...] = ()
 
     def __init__(self, step: ReadStep, content: Callable[[], bytes]) -> None:
-        """`content` returns the batch that `step` reads."""
+        """Use `content`, which returns the bytes of the batch, and `step`, which reads them."""
         self._step = step
         self._content = content
 
     def infer(self, base: pa.Schema | None) -> pa.Schema | None:
-        """Return the columns of the batch."""
+        """Return the columns of `base` followed by the other columns of the batch."""
         return infer_batch(self._step, self._content(), base)
 
     def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
-        """Return the table; raises `InvalidInput` with the place of the first bad row."""
+        """Return the table if `faults` is empty; raises `InvalidInput` with the location of the first bad row."""
         if faults:
             row = min(faults)
             raise InvalidInput(where=self._place_of(row), text=faults[row])
@@ -86,7 +89,7 @@ class RefusedRows:
 
 
 class _LeftRows:
-    """The rows of a batch that are left, in order, and why the others are not."""
+    """The indices of the good rows of a batch, ascending, and the reason for each bad row."""
 
     def __init__(self, count: int) -> None:
         self.indices = np.arange(count)
@@ -104,14 +107,14 @@ class _LeftRows:
 
 
 class TextRows:
-    """Rows of text that are read together; bad ones are left out, and collected with the reason."""
+    """Rows of text that are read together. Bad rows are left out, and kept with their reasons."""
 
     def __init__(self, records: FileRecords) -> None:
         self.records = records
         self._left = _LeftRows(len(records.places))
 
     def read(self, schema: pa.Schema | None, *, is_declared: bool) -> pa.Table | None:
-        """Return the rows that can be read; None if there are none."""
+        """Return the rows that can be read as records; None if there are none."""
         read, step = (read_records if is_declared else read_inferred), self.records.step
         tables, indices = [], []
         for start in range(0, self.count, RECORDS_PER_READ):
@@ -150,7 +153,7 @@ class TextRows:
 
     @property
     def bad(self) -> tuple[BadRecord, ...]:
-        """Return the rows that were left out, with their numbers as offsets; reasons begin with the place, if known."""
+        """Return the rows that were left out. Offsets are row numbers; reasons begin with the location, if known."""
         return tuple(
             BadRecord(
                 partition=0,
@@ -164,13 +167,13 @@ class TextRows:
 
 
 class TableRows:
-    """Rows of a table; bad ones are left out, and collected as Arrow streams of one row, with the reason.
+    """Rows of a table. Bad rows are left out, and kept as Arrow streams of one row with their reasons.
 
-    They are taken from the batch, which is read again: as it is, it does not stay in memory next to its records.
+    Bad rows are taken from the batch by reading it again, so that it does not stay in memory next to its records.
     """
 
     def __init__(self, step: ReadStepParquet, source: Callable[[], pa.NativeFile]) -> None:
-        """`source` opens the batch; raises `InvalidInput` if it is no table."""
+        """Read the batch that `source` opens; raises `InvalidInput` if it is not a table."""
         self._step = step
         self._source = source
         self.count = len(self._table())
@@ -181,8 +184,11 @@ class TableRows:
             return decode_table(self._step, source)
 
     def read(self, schema: pa.Schema | None, *, is_declared: bool) -> pa.Table | None:
-        """Return the rows that fit; None if there are none. Raises `InvalidInput` if too many do not."""
-        del is_declared  # no other columns are declared than those of the schema
+        """Return the rows that fit the schema; None if there are none.
+
+        Raises `InvalidInput` if more than `MAX_BAD_ROWS` do not fit.
+        """
+        del is_declared  # a table has its columns, so declared and inferred schemas are read in the same way
         table = self._table()
         faults = refused_rows(table, schema, MAX_BAD_ROWS + 1)
         if len(faults) == len(table):
@@ -190,9 +196,9 @@ class TableRows:
         return with_columns(self.without(table, faults), schema)
 
     def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
-        """Return the table, which has the rows left so far, without those of `faults`.
+        """Return the table, which has the rows left so far, without those in `faults`.
 
-        Raises `InvalidInput` with the first bad row if there are too many.
+        Raises `InvalidInput` with the location of the first bad row if there are more than `MAX_BAD_ROWS`.
         """
         left = self._left.without(table, faults)
         if len(self._left.reasons) > MAX_BAD_ROWS and len(left):
@@ -220,9 +226,9 @@ class TableRows:
 
 
 class RejectedRows:
-    """The rows of a file, or of a message that is a batch, of which bad ones are left out.
+    """The rows of a file, or of a message that is a batch of its own; bad rows are left out.
 
-    It is refused if all are bad, or if single rows of its format cannot be kept.
+    The batch is refused if all rows are bad, or if single rows of its format cannot be stored as dead letters.
     """
 
     def __init__(self, step: ReadStep, batch: Path | bytes) -> None:
@@ -231,7 +237,10 @@ class RejectedRows:
         self._has_bad = False
 
     def infer(self, base: pa.Schema | None) -> pa.Schema | None:
-        """Return the columns of the file, of its good rows if it has bad ones; raises `InvalidInput` if it has none."""
+        """Return the columns of `base` followed by the other columns of the good rows.
+
+        Raises `InvalidInput` if columns cannot be inferred.
+        """
         try:
             return infer_batch(self._step, self._content(), base)
         except InvalidInput:
@@ -240,7 +249,7 @@ class RejectedRows:
             return self._rows.infer(base)
 
     def read(self, schema: pa.Schema | None, *, is_declared: bool) -> pa.Table:
-        """Return the good rows; raises `InvalidInput` if the file is refused."""
+        """Return the good rows; raises `InvalidInput` if the batch is refused."""
         try:
             if isinstance(self._batch, bytes):
                 return read_batch(self._step, self._batch, schema)
@@ -255,7 +264,7 @@ class RejectedRows:
             return table
 
     def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
-        """Return the table without these rows; raises `InvalidInput` with the first bad one if no others are left."""
+        """Return the table without the rows in `faults`; raises `InvalidInput` with the first one if no row is left."""
         if not faults:
             return table
         if self._rows is None:
@@ -269,7 +278,7 @@ class RejectedRows:
 
     @property
     def count(self) -> int:
-        """Return the number of rows in the file; 0 if none is bad."""
+        """Return the number of rows in the batch; 0 if no row is bad."""
         return self._rows.count if self._has_bad and self._rows is not None else 0
 
     @property

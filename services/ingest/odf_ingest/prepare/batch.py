@@ -1,4 +1,4 @@
-"""The units of ingestion: a batch of messages of a topic, or a file."""
+"""The units of ingestion: a batch of messages from a topic, or a file."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -19,10 +19,11 @@ MessagePosition = tuple[int, int]  # partition and offset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipSearch:
-    """A search for the message to skip, at which the source stopped because of `why`; it is before `until`.
+    """A search for the message to skip: the one because of which the source stopped, with the reason `why`.
 
-    Batches have at most `count` messages, fewer each time, until one message fails alone. Half of a correction whose
-    other half is missing fails only in the partition `half_in`: in others the other half may follow.
+    The message is before the offsets `until`. Batches have at most `count` messages, halved after each failure, until a
+    single message fails. An incomplete correction counts as a failure only in the partition `half_in`: in other
+    partitions its other half may still follow.
     """
 
     count: int
@@ -30,18 +31,18 @@ class SkipSearch:
     why: str
     half_in: int | None = None
     found: "Future[MessagePosition | None]" = field(default_factory=Future, compare=False)
-    """The place of the skipped message; None if none failed this time."""
+    """The position of the skipped message; None if no message failed when the messages were read again."""
 
     def halve(self, count: int) -> Self:
         """Return the search after a failed batch of `count` messages."""
         return replace(self, count=max(count // 2, 1))
 
     def is_over(self, position: Mapping[int, int]) -> bool:
-        """Return whether the search is complete at a position."""
+        """Return whether this position is after all messages to search."""
         return all(offset >= self.until.get(number, 0) for number, offset in position.items())
 
     def finish(self, result: MessagePosition | Exception | None) -> None:
-        """Set the result for the waiting command; only the first one counts."""
+        """Set the result for the waiting command; later results are ignored."""
         if self.found.done():
             return
         if isinstance(result, Exception):
@@ -56,20 +57,23 @@ class SkipSearch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Messages of one partition in order; `timestamps`: their Kafka times in ms since the epoch, if needed."""
+    """Messages of one partition in order; `timestamps` are those of Kafka in ms since the epoch, if needed."""
 
     partition: int
     values: MessageBuffer
     offsets: Sequence[int]
     timestamps: Int64Array | None
     keys: Sequence[bytes | None] = ()
-    """Only if columns are read from them."""
+    """The keys of the messages; empty unless columns are read from keys."""
     headers: Mapping[str, Sequence[bytes | None]] = field(default_factory=dict)
-    """The last value of each header by name, for those that columns are read from."""
+    """By name of a header, its last value in each message; only headers from which columns are read."""
 
     @property
     def sizes(self) -> Int64Array:
-        """Return the cumulative bytes of the messages, as far as they are kept, up to and including each one."""
+        """Return for each message the size in bytes of all messages up to and including it.
+
+        A size includes those keys and headers that are kept.
+        """
         sizes = self.values.sizes
         for others in (self.keys, *self.headers.values()):
             if others:
@@ -103,7 +107,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicActivity:
-    """Another topic of a batch's source, when the batch was cut."""
+    """The state of another topic of the same source at the time when a batch was cut."""
 
     unread: frozenset[int] | None
     """Partitions that may have messages that are not committed; None: the topic is not being read."""
@@ -116,7 +120,7 @@ NOT_READ: Final = TopicActivity(unread=None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageBatch:
-    """Messages of one topic."""
+    """A batch of messages from one topic."""
 
     topic: str
     topic_id: str
@@ -124,15 +128,15 @@ class MessageBatch:
     """Number of partitions of the topic."""
     parts: tuple[Part, ...]
     start: Mapping[int, int]
-    """First offset by partition."""
+    """Per partition the first offset of the batch."""
     end: Mapping[int, int]
-    """Offset after the last message by partition."""
+    """Per partition the offset after the last message of the batch."""
     beginning: Mapping[int, int]
-    """First offset of each partition of the topic, for those that the chain does not know yet."""
+    """Per partition the offset at which reading begins while the chain has no position for the partition."""
     begun: float
-    """When the first message arrived (seconds, monotonic)."""
+    """Arrival time of the first message (seconds, monotonic)."""
     size: int
-    """Bytes of all messages."""
+    """Size of all messages in bytes."""
     unread: frozenset[int] = frozenset()
     """Partitions that may have more messages."""
     quiet: Mapping[int, float] = field(default_factory=dict)
@@ -148,7 +152,7 @@ class MessageBatch:
     search: SkipSearch | None = None
     """The search for a message to skip that this batch is part of."""
     is_skipped: bool = False
-    """Whether this is the message to skip."""
+    """Whether the batch is the message to skip, alone."""
 
     @property
     def count(self) -> int:
@@ -161,9 +165,10 @@ class MessageBatch:
         return self.partitions > 1 or bool(self.others)
 
     def before(self, record: int, bad: AbstractSet[tuple[int, int]]) -> "MessageBatch | None":
-        """Return the messages before a record's, partition by partition; None if there are none.
+        """Return the messages before that of a record; None if there are none.
 
-        `record` is the index among messages that are not in `bad` (partition and offset).
+        The messages are ordered by partition, then offset. `record` is the index of the message among those that are
+        not in `bad`, which has partitions and offsets.
         """
         stops: list[int] = []
         for part in self.parts:
@@ -225,29 +230,32 @@ def as_batch(label: str, values: Sequence[bytes], event_time: Timestamp) -> Mess
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileBatch:
-    """One file; `key` identifies a repeat."""
+    """A file to ingest; a repeated push of it has the same `key`."""
 
     file: Path
     event_time: Timestamp
-    """For records of a file without event times."""
+    """The event time of the records if the file has no event times."""
     fills_event_times: bool = False
-    """Whether the client gave the event time, so that it also replaces single nulls; else they are bad rows."""
+    """Whether `event_time` also replaces null event times, because the client gave it; otherwise such rows are bad."""
     key: str
     is_key_generated: bool = False
-    """Whether the key is generated, so that no client can repeat it."""
+    """Whether the key was generated by the node, so that no client can repeat the push."""
     format: InputFormat = SOURCES_OWN
     """The file's format; by default the source's own."""
     label: str = "the file"
-    """Its name in reasons of rejected rows."""
+    """The name of the file in the reasons of rejected rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadRecord:
-    """A message that is not a record of the source, or a row of a batch, whose number is the offset; and why."""
+    """A message or row that cannot be read as a record of the source, with the reason.
+
+    The offset of a row is its number in the batch.
+    """
 
     partition: int
     offset: int
     value: bytes | None
     reason: str
     header_bytes: int = 0
-    """Number of bytes of the value that precede a row of a file, and were not next to it there."""
+    """Number of bytes at the start of `value` that are the header line of the row's file."""

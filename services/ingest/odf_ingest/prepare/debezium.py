@@ -1,7 +1,7 @@
-"""Debezium's change events as records with operations: its envelope is read, and everything else left to the source.
+"""Debezium's change events as records with operations. Only the envelope is read here; the source reads the rows.
 
 A change is `{"op": …, "before": {…}, "after": {…}, "source": {"ts_ms": …}, "ts_ms": …}`, or the `payload` of such an
-object with a `schema`. The source's time is the event time, except that of a -R and -C, which is its record's.
+object with a `schema`. The source's time is the event time. A -R or -C has the event time of the record it retracts.
 """
 
 from collections import Counter
@@ -51,16 +51,17 @@ _NO_KEY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """The rows of a message, and the time of its source (ms)."""
+    """The rows of a change message, and the time of the change at its source in ms since the epoch."""
 
     rows: Sequence[Row]
     time: int
 
 
 def unwrap_changes(prepare: Prepare, plan: Plan, batch: MessageBatch) -> PreparedRecords:
-    """Return the result of `prepare` for the changes in Debezium's messages; bad ones have their original bytes.
+    """Return the result of `prepare` for the rows in Debezium's change messages.
 
-    Tombstones, heartbeats, and messages about transactions and schemas are left out.
+    Bad messages are returned with their original bytes. Tombstones, heartbeats, and messages about transactions and
+    schemas are left out.
     """
     require_changes(plan)
     operation = plan.vocab.operation_type_column
@@ -92,7 +93,10 @@ def unwrap_changes(prepare: Prepare, plan: Plan, batch: MessageBatch) -> Prepare
 
 
 def rows_of_changes(lines: bytes) -> bytes | None:
-    """Return the rows of changes, JSON lines, as JSON lines; None if there is no change among the first lines."""
+    """Return the rows in change messages as JSON lines; None if the first lines have no change message.
+
+    The messages are JSON lines too.
+    """
     rows: list[bytes] = []
     for number, line in enumerate(lines.splitlines()):
         if not rows and number == _LINES_WITHOUT_CHANGE:
@@ -150,7 +154,10 @@ def _plain_key(key: bytes | None) -> bytes | None:
 
 
 def _without_schema(message: JsonObject) -> tuple[object, JsonObject | None]:
-    """Return a message's schema, None without one, and what it says, None for a tombstone; raises `InvalidInput`."""
+    """Return the schema of a message, None if it has none, and its payload, None for a tombstone.
+
+    Raises `InvalidInput`.
+    """
     if "payload" not in message or "schema" not in message or "op" in message:
         return None, message
     payload = message["payload"]
@@ -168,7 +175,7 @@ def _bad(batch: MessageBatch, faults: Mapping[Place, str]) -> Iterator[BadRecord
 
 
 class _Reader:
-    """Reads the messages of one source; `skipped` counts those that are no changes, by kind."""
+    """Reads the messages of one source; `skipped` has the number of messages that are not changes, by kind."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -178,9 +185,9 @@ class _Reader:
         self.skipped: Counter[str] = Counter()
 
     def change(self, value: bytes | None, *, is_keyed: bool) -> _Change | None:
-        """Return the change of a message; None if it has none. Raises `InvalidInput`.
+        """Return the change in a message; None if it is not a change. Raises `InvalidInput`.
 
-        `is_keyed`: columns are read from its key.
+        `is_keyed`: columns are read from the key of the message.
         """
         # The dead letter of a tombstone, which is sent again, has an empty value.
         if value is None or not value.strip():
@@ -249,7 +256,7 @@ class _Reader:
 
 
 def _kind(message: JsonObject) -> str:
-    """Return the subject of a message without a change; raises `InvalidInput` for one that is not Debezium's."""
+    """Return the kind of a message that is not a change; raises `InvalidInput` if it is not a message of Debezium."""
     if message.get("status") in ("BEGIN", "END") and "id" in message:
         return "transactions"
     if "ddl" in message or "tableChanges" in message:
@@ -276,7 +283,7 @@ _UNITS: Final = (("ts_ms", 1), ("ts_us", 1_000), ("ts_ns", 1_000_000))
 
 
 def _time(message: JsonObject) -> int:
-    """Return the time of the change in its source, else that of the connector (ms)."""
+    """Return the time of the change at its source, or else at the connector, in ms since the epoch."""
     source = message.get("source")
     for holder in (source if isinstance(source, dict) else {}, message):
         for name, unit in _UNITS:

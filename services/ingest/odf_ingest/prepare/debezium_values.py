@@ -1,7 +1,8 @@
-"""Values of Debezium in JSON as text that the source's types read: decimals in base64, and times as numbers.
+"""Converts Debezium's JSON values to text that can be read as the column's type.
 
-What a number or a text means is in the schema of a message (`value.converter.schemas.enable=true`). Without it, a
-number is a DATE only: the units of other times, and the scale of a decimal in base64, are not known.
+Debezium writes decimals in base64, and times as numbers. Their units and scales are in the schema of a message
+(`value.converter.schemas.enable=true`). Without the schema only a DATE can be converted: the units of other times and
+the scale of decimals are unknown.
 """
 
 import base64
@@ -58,17 +59,17 @@ _AVRO: Final = {
 
 
 class _Number(str):
-    """A number as it was written."""
+    """A number in its original notation."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        """Return it without quotes."""
+        """Return the number without quotes."""
         return str(self)
 
 
 def object_of(value: bytes) -> JsonObject:
-    """Return a JSON object with its numbers as they were written; raises `InvalidInput`."""
+    """Return a JSON object whose numbers keep their original notation; raises `InvalidInput`."""
     try:
         plain = json.loads(
             value,
@@ -98,7 +99,10 @@ def text_of(value: object) -> str:
 
 
 def converters(schema: object, columns: pa.Schema | None) -> Mapping[str, Convert]:
-    """Return by column how its values become those of its declared type; `schema` is that of the message, if any."""
+    """Return by column the function that converts its values to text of the declared type.
+
+    `schema` is that of the message, None if it has none.
+    """
     found: dict[str, Convert] = {}
     declared = {} if columns is None else {column.name: column.type for column in columns}
     for name, type_ in declared.items():
@@ -116,7 +120,7 @@ def converters(schema: object, columns: pa.Schema | None) -> Mapping[str, Conver
 
 
 def with_logical_types(schema: str) -> str:
-    """Return an Avro schema in which times of Debezium are logical types, where Avro has one."""
+    """Return an Avro schema in which Debezium's time types are replaced by Avro's logical types, where these exist."""
     return json.dumps(_logical(json.loads(schema)))
 
 
@@ -147,7 +151,7 @@ def with_values(row: JsonObject, convert: Mapping[str, Convert]) -> JsonObject:
 
 
 def _fields(schema: object) -> Iterator[JsonObject]:
-    """Yield the fields of the row in the schema of a change."""
+    """Yield the fields of the row in the schema of a change message."""
     for field in _list(schema):
         if field.get("field") in ("before", "after"):
             yield from _list(field)
@@ -160,7 +164,10 @@ def _list(schema: object) -> Iterator[JsonObject]:
 
 
 def _converter(meaning: str, field: JsonObject, type_: pa.DataType | None) -> Convert | None:
-    """Return the converter for values of this meaning; None if they stay, as numbers do that are declared so."""
+    """Return the converter for values of this Debezium type; None if they need none.
+
+    Numbers need none if the column is declared as a number.
+    """
     is_number = type_ is not None and kind.is_integer(type_)
     if meaning == _DECIMAL:
         parameters = field.get("parameters")
@@ -221,7 +228,7 @@ def _decimal_with_scale(value: object) -> object:
 
 
 def _decimal_without_scale(value: object) -> object:
-    """Return a value of a DECIMAL column of which no schema has the scale."""
+    """Return a value of a DECIMAL column whose scale is unknown, because the message has no schema."""
     if isinstance(value, dict):
         return _decimal_with_scale(value)
     if isinstance(value, str) and not isinstance(value, _Number) and not _NUMBER.fullmatch(value):

@@ -22,7 +22,7 @@ _TAKES_BACK: Final = (int(Operation.RETRACT), int(Operation.CORRECT_FROM))
 def with_event_time(
     records: pa.Table, name: str, timestamps: npt.NDArray[np.int64] | pa.Array | None
 ) -> pa.Table:
-    """Return the records with event times in ms; missing ones are `timestamps` (one per record), or null.
+    """Return the records with event times in ms. Missing ones are replaced by `timestamps`, one per record, if given.
 
     Raises `InvalidInput` for a column that is neither a timestamp nor a date.
     """
@@ -55,7 +55,7 @@ def _fill(records: pa.Table, name: str, timestamps: npt.NDArray[np.int64] | pa.A
 
 
 def _in_milliseconds(records: pa.Table, name: str) -> pa.Table:
-    """Cut event times to their stored precision, before they are compared with stored ones."""
+    """Truncate event times to ms, the stored precision, so that they compare equal to stored ones."""
     column = records.column(name)
     if column.type == TIMESTAMP:
         return records
@@ -64,7 +64,7 @@ def _in_milliseconds(records: pa.Table, name: str) -> pa.Table:
 
 
 def retractions(plan: Plan, records: pa.Table) -> npt.NDArray[np.int64]:
-    """Return the rows that are a -R or -C, if the source merges operations."""
+    """Return the indices of the rows that are a -R or -C; empty unless the merge strategy uses operations."""
     name = plan.vocab.operation_type_column
     has_them = isinstance(plan.source.merge, MergeStrategyChangelogStream | MergeStrategyUpsertStream)
     if not has_them or name not in records.column_names:
@@ -76,7 +76,10 @@ def retractions(plan: Plan, records: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def arrival_times(plan: Plan, records: pa.Table, timestamps: npt.NDArray[np.int64]) -> pa.Array:
-    """Return the times (ms) of records without one; null for a -R or -C that has the time of its record."""
+    """Return the arrival times in ms, which replace missing event times.
+
+    They are null for a -R or -C that gets the event time of the record it retracts.
+    """
     mask = np.zeros(len(records), np.bool_)
     if plan.has_envelope or isinstance(plan.source.merge, MergeStrategyChangelogStream):
         mask[retractions(plan, records)] = True
@@ -84,7 +87,7 @@ def arrival_times(plan: Plan, records: pa.Table, timestamps: npt.NDArray[np.int6
 
 
 def without_times_of_retractions(plan: Plan, records: pa.Table) -> pa.Table:
-    """Return the records, where a -R or -C has no event time of its own if it is completed from its record."""
+    """Return the records; a -R or -C has no event time if it gets that of the record it retracts."""
     name = plan.vocab.event_time_column
     rows = retractions(plan, records) if plan.completes_retractions else ()
     if len(rows) == 0:

@@ -1,4 +1,4 @@
-"""Inferred columns that a dataset can have; records with values in others are rejected."""
+"""Decides which inferred columns a dataset can have; records with values in other columns are rejected."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -21,13 +21,13 @@ from odf_ingest.read.types.type_names import type_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """The columns to read records with; `refused` has columns without allowed values, and why."""
+    """The columns to read; `refused` has the columns that the dataset cannot have, with the reason."""
 
     schema: pa.Schema | None
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def admit(self, table: pa.Table) -> tuple[pa.Table, dict[int, str]]:
-        """Return the table without the refused columns, and the rows that have a value in one of them."""
+        """Return the table without the refused columns, and the reason for each row that has a value in one of them."""
         faults: dict[int, str] = {}
         for name, reason in self.refused.items():
             if name in table.column_names:
@@ -38,9 +38,10 @@ class Columns:
 
 
 def inferred_columns(inferred: pa.Schema | None, source: AddPushSource, vocab: DatasetVocabulary) -> Columns:
-    """Return the plan for reading records with inferred columns; event times are TIMESTAMP, operations small integers.
+    """Return the columns for reading records whose schema is inferred.
 
-    With preprocessing SQL the columns are not checked here, only its output later.
+    Event times are read as TIMESTAMP and operations as small integers. If the source has a preprocess query, all
+    columns are allowed, because only the query's output becomes records.
     """
     if inferred is None or source.preprocess is not None:
         return Columns(schema=inferred)

@@ -1,4 +1,4 @@
-"""Columns from the keys, headers and timestamps of messages, in the types of the source's schema; tombstones."""
+"""Columns that are read from keys, headers and timestamps of messages, and deletions by tombstones."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ def require_changes(plan: Plan) -> None:
 
 
 def without_message_columns(schema: pa.Schema | None, columns: MessageColumns) -> pa.Schema | None:
-    """Return the columns that are read from values."""
+    """Return the schema without the columns that are read from keys, headers and timestamps."""
     if schema is None or not columns.names:
         return schema
     return pa.schema([column for column in schema if column.name not in columns.names])
@@ -83,7 +83,10 @@ def without_message_columns(schema: pa.Schema | None, columns: MessageColumns) -
 def with_message_columns(
     table: pa.Table, plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array
 ) -> tuple[pa.Table, Faults]:
-    """Return records with the columns of their messages, `rows` of the part, and why some of them are not records."""
+    """Return records with the columns from their messages, and the reason for each record that is invalid.
+
+    `rows` has for each record the index of its message in the part.
+    """
     if not columns.names:
         return table, {}
     added = dict(_keys(plan, columns, part, rows))
@@ -104,7 +107,10 @@ def with_message_columns(
 
 
 def follows_deletion(plan: Plan) -> bool:
-    """Return whether a message without a value adds nothing: its query returns operations, so others are deletions."""
+    """Return whether a tombstone only follows a deletion, and has to be ignored.
+
+    That is so if the source's query returns operations: then deletions are messages with a value.
+    """
     query = plan.source.preprocess
     if query is None or not isinstance(plan.source.merge, MergeStrategyUpsertStream):
         return False
@@ -113,7 +119,7 @@ def follows_deletion(plan: Plan) -> bool:
 
 
 def deletes_by_tombstone(plan: Plan, columns: MessageColumns) -> bool:
-    """Return whether a message without a value deletes its key."""
+    """Return whether a tombstone, a message without a value, deletes its key."""
     merge = plan.source.merge
     if not isinstance(merge, MergeStrategyUpsertStream) or plan.source.preprocess is not None:
         return False
@@ -121,7 +127,10 @@ def deletes_by_tombstone(plan: Plan, columns: MessageColumns) -> bool:
 
 
 def deletions(plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array) -> tuple[pa.Table, Faults]:
-    """Return a retraction per tombstone, `rows` of the part, with its key or nulls; and why some are invalid."""
+    """Return a retraction for each tombstone, and the reason for each that is invalid.
+
+    `rows` has the indices of the tombstones in the part. Columns that are not in the key are null.
+    """
     assert isinstance(plan.source.merge, MergeStrategyUpsertStream)
     operation = plan.vocab.operation_type_column
     fields = {field.name: field for field in plan.schema or plan.dataset_schema or ()}
@@ -140,7 +149,7 @@ def deletions(plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array)
 def in_order(
     table: pa.Table | None, rows: Int64Array, deleted: pa.Table, deleted_rows: Int64Array, operation: str
 ) -> pa.Table:
-    """Return records and deletions together, in the order of their messages."""
+    """Return records and deletions in one table, in the order of their messages."""
     if table is None or len(table) == 0:
         return deleted
     table, deleted = with_operations([table, deleted], operation)
@@ -149,7 +158,7 @@ def in_order(
 
 
 def with_operations(tables: Sequence[pa.Table], operation: str) -> Sequence[pa.Table]:
-    """Return the tables, each with operations if one has them: without tombstones, all records are appended."""
+    """Return the tables. If one has a column of operations, +A is added to those that have none."""
     types = [table.column(operation).type for table in tables if operation in table.column_names]
     if not types:
         return tables
@@ -189,7 +198,10 @@ def _keys(plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array) -> 
 
 
 def _key_step(plan: Plan, format_: KeyFormat) -> ReadStepNdJson:
-    """Return the step that reads keys as JSON: with the source's columns, and its formats of times unless decoded."""
+    """Return the step that reads keys as JSON with the source's columns.
+
+    Its formats of dates and times apply unless a schema registry has decoded the keys.
+    """
     step = plan.source.read
     if format_ is KeyFormat.REGISTRY:
         return DecodedJson(ddl_schema=step.ddl_schema, schema=step.schema)
@@ -200,7 +212,7 @@ def _key_step(plan: Plan, format_: KeyFormat) -> ReadStepNdJson:
 
 
 def _of_text(plan: Plan, values: Sequence[bytes | None], field: pa.Field, what: str) -> _Column:
-    """Return bytes as values of a column, and the reason for each that is invalid, by row."""
+    """Return bytes as values of a column, and by row the reason for each invalid value."""
     if kind.is_binary(field.type):
         return pa.chunked_array([pa.array(values, pa.binary())]), {}
     texts, faults = _decode(values, field, what)
@@ -241,7 +253,7 @@ def _holds_time(type_: pa.DataType) -> bool:
 
 
 def _field(plan: Plan, name: str, usual: pa.DataType | None = None) -> pa.Field:
-    """Return a declared or known column, else a nullable one of the `usual` type (a string)."""
+    """Return the declared column, or that of the dataset, or a nullable one of the `usual` type (default: string)."""
     for schema in (plan.schema, plan.dataset_schema):
         if schema is not None and name in schema.names:
             return schema.field(name)

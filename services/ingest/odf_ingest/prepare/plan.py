@@ -1,4 +1,4 @@
-"""The plan for reading a source's batches: its step, its declared schema, and the columns that the dataset has."""
+"""The plan for reading a source's batches: read step, declared schema, and the columns of the dataset."""
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -31,10 +31,9 @@ from odf_ingest.read.input_format import InputFormat
 class Plan:
     """The plan for reading a source's batches: the source, the vocabulary, and its declared schema.
 
-    A source without a schema continues with the columns of `dataset_schema`, and may add to them.
-    `also_required`: columns that the dataset requires and the source does not. `fills_event_times`: null event times
-    become that of the batch; else they are faults. The source's query is canceled once
-    `is_wanted` returns False.
+    A source without a schema uses the columns of `dataset_schema`, and may add columns. `also_required` are columns
+    that the dataset requires and the source's schema does not. `fills_event_times`: null event times are replaced by
+    that of the batch; otherwise such rows are bad. The preprocess query is canceled once `is_wanted` returns False.
     """
 
     source: AddPushSource
@@ -44,11 +43,11 @@ class Plan:
     also_required: tuple[str, ...] = ()
     fills_event_times: bool = False
     refuses_finer_times: bool = False
-    """Whether a time with a finer fraction than its column is refused; else it is cut."""
+    """Whether a time with more fractional digits than its column has is refused; otherwise it is truncated."""
     completes_retractions: bool = False
-    """Whether a -R or -C of a changelog needs only its key."""
+    """Whether a -R or -C of a ChangelogStream needs only its key; other values are taken from the current record."""
     has_envelope: bool = False
-    """Whether messages say themselves what they do, and when: null event times are those of their envelopes."""
+    """Whether messages have an envelope with operation and time; the latter replaces null event times."""
     is_wanted: IsWanted = field(default=always, compare=False)
 
     def with_settings(self, messages: MessageColumns) -> Self:
@@ -62,7 +61,7 @@ class Plan:
 
     @property
     def takes_whole_batches(self) -> bool:
-        """Return whether each message is a whole batch."""
+        """Return whether each message is a batch of its own."""
         is_file = isinstance(self.source.read, ReadStepParquet | ReadStepEsriShapefile)
         return takes_whole_batches(self.source.merge) or is_file
 
@@ -74,14 +73,14 @@ class Plan:
 
     @property
     def required_columns(self) -> tuple[str, ...]:
-        """Return columns that must have a value in every record."""
+        """Return the columns that must have a value in every record."""
         declared = [] if self.schema is None or self.source.preprocess else self.schema
         own = (column.name for column in declared if not column.nullable)
         return (*key_columns(self.source.merge), *own, *self.also_required)
 
 
 def declared_schema(step: ReadStep) -> pa.Schema | None:
-    """Return the schema that a read step declares; None if it has none; raises `InvalidInput`."""
+    """Return the schema that a read step declares; None if it declares none. Raises `InvalidInput`."""
     if step.schema is not None:
         schema = schema_of_event(SetDataSchema(schema=step.schema))
     elif step.ddl_schema:
@@ -99,7 +98,7 @@ def _parse_ddl(columns: tuple[str, ...]) -> pa.Schema:
 
 
 def sent_as(source: AddPushSource, messages: MessageColumns) -> AddPushSource:
-    """Return the source with the read step of the format in which its messages are."""
+    """Return the source with the read step for the `value_format` in its settings, if that is set."""
     if messages.value_format is MessageFormat.SOURCE:
         return source
     return replace(source, read=InputFormat(name=messages.value_format).step(source.read))

@@ -1,7 +1,7 @@
-"""From a batch to records: read, preprocess, event time (spec: phases of ingestion); independent of earlier records.
+"""Prepares the records of a batch: read, preprocess, add event times (spec: phases of ingestion).
 
-Messages that are not records are separated here, and rows of files if the caller lets bad ones be rejected; otherwise
-the first bad row refuses the file.
+The result does not depend on the dataset's earlier records. Messages that cannot be read as records are separated, and
+so are bad rows of a file if the caller allows that; otherwise a file with a bad row is refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -73,10 +73,10 @@ _NO_EVENT_TIME: Final = Timestamp(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRecords:
-    """Records of a batch with an event time column, in order; None if there are none.
+    """The records of a batch in order, with a column of event times; `records` is None if there are none.
 
-    `greatest`: the greatest event time (ms) by partition; `rows`: number of records by partition, in their order;
-    `default_event_time` replaces null event times.
+    `greatest` is the greatest event time per partition in ms since the epoch; `rows` the number of records per
+    partition, in the order of the records. `default_event_time` replaces null event times.
     """
 
     source: AddPushSource
@@ -84,26 +84,29 @@ class PreparedRecords:
     default_event_time: Timestamp = _NO_EVENT_TIME
     bad: tuple[BadRecord, ...] = ()
     bad_rows: tuple[BadRecord, ...] = ()
-    """Of a message that is a table."""
+    """Bad rows of a message that contains a table."""
     row_count: int = 0
-    """Rows of that message, if some of them are bad."""
+    """Number of rows of a message that contains a table, if some of them are bad."""
     greatest: Mapping[int, int] = field(default_factory=dict)
     rows: Mapping[int, int] = field(default_factory=dict)
     is_state: bool = False
-    """Whether the records are the source's whole state, so that no records mean an empty state."""
+    """Whether the records are the complete state of the source. Then no records mean that the state is empty."""
     is_blank: bool = False
-    """Whether the batch has no byte but whitespace, so that it does not say that its state is empty."""
+    """Whether the batch is empty or only whitespace. Then it does not show that the state of the source is empty."""
 
 
 class Preparer:
     """Reads batches; thread-safe."""
 
     def __init__(self, preprocessor: Preprocessor) -> None:
-        """Use `preprocessor` for sources with SQL."""
+        """Use `preprocessor` for sources that have a preprocess query."""
         self._preprocessor = preprocessor
 
     def messages(self, plan: Plan, batch: MessageBatch) -> PreparedRecords:
-        """Read messages; exactly one if the source takes whole batches. Raises errors of the source's definition."""
+        """Read messages and return their records; exactly one message if each is a batch of its own.
+
+        Raises `InvalidInput` for errors of the source's definition.
+        """
         tables: list[pa.Table] = []
         bad: list[BadRecord] = []
         table_rows: RejectedRows | None = None
@@ -146,7 +149,10 @@ class Preparer:
         )
 
     def file(self, plan: Plan, batch: FileBatch, rejected: RejectedRows | None = None) -> PreparedRecords:
-        """Read a file; raises `InvalidInput` for the first error, or leaves out rows that can be `rejected`."""
+        """Read a file and return its records. With `rejected`, bad rows are left out.
+
+        Raises `InvalidInput` for the first error otherwise.
+        """
         plan = replace(plan, fills_event_times=batch.fills_event_times)
         step = plan.source.read
         if plan.schema is not None:
@@ -172,9 +178,9 @@ class Preparer:
         )
 
     def rows(self, plan: Plan, rows: TextRows, event_time: Timestamp) -> PreparedRecords:
-        """Return the records of rows without the rest of their file, such as rejected ones; `event_time` is the file's.
+        """Return the records of single rows, such as rejected ones; `event_time` is that of their file.
 
-        Bad rows are left out of the records, and listed.
+        Bad rows are left out of the records and listed in `bad`.
         """
         columns = Columns(schema=plan.schema)
         if plan.schema is None:
@@ -188,7 +194,7 @@ class Preparer:
         )
 
     def _columns(self, plan: Plan, batch: MessageBatch) -> Columns:
-        """Return the columns to read messages with; for whole batches they are inferred per batch."""
+        """Return the columns to read messages with. They are inferred later if each message is a batch of its own."""
         if plan.schema is not None or plan.takes_whole_batches:
             return Columns(schema=plan.schema)
         values = [value for part in batch.parts for value in part.values if value is not None]
@@ -209,7 +215,10 @@ class Preparer:
     def _message(
         self, plan: Plan, columns: Columns, part: Part, rows: RejectedRows | None
     ) -> tuple[pa.Table | None, Mapping[int, str]]:
-        """Return the records of the only message, a whole batch, or why it is none; without bad `rows`, if given."""
+        """Return the records of the only message, which is a batch, or the reason why it is bad.
+
+        With `rows`, its bad rows are left out.
+        """
         (value,) = part.values
         if value is None:
             return None, {0: "is empty"}
@@ -228,7 +237,7 @@ class Preparer:
     def _read_whole(
         self, plan: Plan, columns: Columns, table: pa.Table, bad_rows: BadRows
     ) -> pa.Table | None:
-        """Return the records of a whole batch; event times are null where they are to be filled in."""
+        """Return the records of a file or of a message that is a batch. Event times to be filled in later are null."""
         if len(table) == 0:
             return None
         if columns.schema is None:
@@ -270,7 +279,7 @@ class Preparer:
     def _records(
         self, plan: Plan, columns: Columns, part: Part, messages: MessageColumns
     ) -> tuple[pa.Table | None, Mapping[int, str]]:
-        """Return the records of a partition's messages, and why other messages are not records."""
+        """Return the records of a partition's messages, and the reason for each bad message."""
         step, schema = plan.source.read, without_message_columns(columns.schema, messages)
         read = read_records if plan.schema is not None else read_inferred
         outcome = isolate_bad_records(
@@ -316,7 +325,7 @@ class Preparer:
         indices: npt.NDArray[np.int64],
         bad: Mapping[int, str],
     ) -> tuple[pa.Table | None, Mapping[int, str]]:
-        """Return the output of the source's SQL; messages for which it fails are bad, unless it always fails."""
+        """Return the output of the preprocess query. Messages for which it fails are bad, unless it always fails."""
         latest = int(_timestamps(part).max())
 
         def query(rows: Sequence[int]) -> pa.Table:
@@ -353,7 +362,7 @@ class Preparer:
 
 
 def _rejectable_rows(plan: Plan, part: Part) -> RejectedRows | None:
-    """Return the rows of the only message if bad ones may be left out: of a table that is not merged as a whole."""
+    """Return the rows of the only message if bad rows may be left out: a table that is not a snapshot."""
     (value,) = part.values
     is_table = isinstance(plan.source.read, ReadStepParquet | ReadStepEsriShapefile)
     if value is None or not is_table or takes_whole_batches(plan.source.merge):
@@ -386,12 +395,12 @@ def _without(
 
 
 def _as_kept(table: pa.Table) -> pa.Table:
-    """Return the records in stored types, so that keys in memory equal those that are read back."""
+    """Return the records in stored types, so that their keys equal keys that are read from slices."""
     return as_stored(normalize_timestamps(table))
 
 
 def _missing(plan: Plan, table: pa.Table, columns: Sequence[str], infer: Infer) -> Mapping[int, str]:
-    """Return rows that lack a required value; all rows if the column was not found."""
+    """Return the rows that lack a required value, with the reason; all rows if the column does not exist."""
     for name in columns:
         if name not in table.column_names:
             return dict.fromkeys(range(len(table)), f"has no {name}{_other_case(name, infer)}")
@@ -407,23 +416,24 @@ def _without_empty_event_time(plan: Plan, table: pa.Table) -> pa.Table:
 
 
 def _required_in(plan: Plan, table: pa.Table) -> Sequence[str]:
-    """Return the columns that must have a value: also that of event times, if there is one and nulls are not filled."""
+    """Return the columns that must have a value. They include event time if it exists and nulls are not filled in."""
     name = plan.vocab.event_time_column
     is_required = _has_values(table, name) and not plan.fills_event_times
     return (name, *plan.required_columns) if is_required else plan.required_columns
 
 
 def _has_values(table: pa.Table, name: str) -> bool:
-    """Return whether a table has a column of a type that is not that of nulls alone."""
+    """Return whether a table has the column, and its type is not Arrow's null type."""
     return name in table.column_names and not kind.is_null(table.column(name).type)
 
 
 def _nulls(
     plan: Plan, table: pa.Table, columns: Sequence[str], infer: Infer | None = None
 ) -> Mapping[int, str]:
-    """Return rows that lack a required value; of a retraction that its record completes, only its key is required.
+    """Return the rows that lack a required value, with the reason.
 
-    `infer` returns the columns of the input, to name one that is written in another case.
+    A retraction that is completed from the current record needs only its key. `infer` returns the columns of the input;
+    it is used to mention a column whose name differs only in case.
     """
     faults: dict[int, str] = {}
     for name in columns:
@@ -442,7 +452,7 @@ def _nulls(
 
 
 def _other_case(name: str, infer: Infer | None) -> str:
-    """Return that the input has a column with another case; nothing if it has none, or cannot be read again."""
+    """Return a sentence about a column of the input whose name differs only in case; empty if there is none."""
     try:
         columns = None if infer is None else infer(pa.schema([]))
     except InvalidInput:
@@ -454,7 +464,7 @@ def _other_case(name: str, infer: Infer | None) -> str:
 
 
 def _is_known_of_retractions(plan: Plan, name: str) -> bool:
-    """Return whether a retraction needs no value in a column, which its record has."""
+    """Return whether a retraction needs no value in a column, because it is taken from the current record."""
     if name in key_columns(plan.source.merge):
         return False
     is_time_of_envelope = plan.has_envelope and name == plan.vocab.event_time_column

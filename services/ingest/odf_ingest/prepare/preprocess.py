@@ -1,4 +1,4 @@
-"""Preprocessing: the source's SQL over the records read, run by the engine (spec: preprocess; wire-facts §7.3)."""
+"""Runs a source's preprocess query over its records in the engine (spec: preprocess; wire-facts §7.3)."""
 
 import shutil
 from collections.abc import Callable
@@ -20,15 +20,15 @@ class EngineOutputUnreadable(VerificationFailed):
 
 
 class Preprocessor:
-    """Runs a source's SQL."""
+    """Runs a source's preprocess query."""
 
     def __init__(self, engine: Engine, scratch: Callable[[], Path]) -> None:
-        """Use the engine; exchange files in folders from `scratch`."""
+        """Exchange files with the engine in folders that `scratch` creates."""
         self._engine = engine
         self._scratch = scratch
 
     def run(self, transform: Transform, records: pa.Table, is_wanted: IsWanted) -> pa.Table | None:
-        """Return the query's output; None without records. Raises what the engine raises."""
+        """Return the query's output; None if it has no records. Raises the errors of the engine."""
         folder = self._scratch()
         try:
             return self._run(transform, records, folder, is_wanted)

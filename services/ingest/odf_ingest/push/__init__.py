@@ -1,1 +1,1 @@
-"""Push sources: reading their Kafka topics, from the position in the chain to the committed batch."""
+"""Reads the Kafka topics of push sources, from the position in the chain to the committed batch."""

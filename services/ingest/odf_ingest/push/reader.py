@@ -1,6 +1,6 @@
 """Reads push topics: one thread polls messages for all sources of this instance, other threads process them.
 
-Positions come only from the chain. A source that cannot continue stops alone; the others continue.
+Positions come only from the chain. A source that cannot continue stops; all others continue.
 
 A Kafka client has one position per partition, so sources of the same topic need different clients. Sources of different
 topics share the first client; each further source of a topic uses the next client that does not read the topic yet. So
@@ -35,7 +35,7 @@ class Records(Protocol):
     """
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Also read these partitions, starting at these offsets."""
+        """Read these partitions too, starting at these offsets."""
 
     def unassign(self, partitions: Iterable[Partition]) -> None:
         """Stop reading these partitions; none of their messages is returned after this."""
@@ -44,13 +44,13 @@ class Records(Protocol):
         """Pause partitions."""
 
     def resume(self, partitions: Iterable[Partition]) -> None:
-        """Continue paused partitions where they were paused."""
+        """Continue reading paused partitions where they were paused."""
 
     def take(self, count: int, timeout: float) -> PollResult:
-        """Return up to `count` messages, waiting at most `timeout` seconds for that many."""
+        """Return up to `count` messages; waits at most `timeout` seconds for that many."""
 
     def high(self, partition: Partition) -> int | None:
-        """Return the partition's end as of the last fetch; None before the first."""
+        """Return the end of the partition as of the last fetch; None before the first fetch."""
 
     def renew(self) -> None:
         """Continue at the same positions with a new client."""
@@ -64,24 +64,24 @@ NewClient = Callable[[], Records]
 
 @dataclass(slots=True)
 class KafkaClient:
-    """One client, and the source of each partition that it reads."""
+    """A Kafka client, and the source of each partition that it reads."""
 
     records: Records
     sources: dict[Partition, PushSource] = field(default_factory=dict)
 
 
 class KafkaClients:
-    """All clients; used by one thread."""
+    """All Kafka clients of the reader. Only one thread may use them."""
 
     def __init__(self, first: Records, another: NewClient) -> None:
-        """Begin with one client; `another` makes more."""
+        """Begin with the client `first`; `another` creates more."""
         self._clients = [KafkaClient(first)]
         self._another = another
         self._is_busy = False  # the last round brought messages
         self._turn = 0
 
     def open(self, sources: Sequence[PushSource]) -> None:
-        """Read sources; raises `Unavailable`, and then none of them is read."""
+        """Start reading these sources. If `Unavailable` is raised, none of them is read."""
         chosen: dict[int, list[PushSource]] = {}
         by_client = [set(client.sources) for client in self._clients]
         for source in sources:
@@ -111,7 +111,7 @@ class KafkaClients:
                 self._clients[number].sources.update(dict.fromkeys(source.partitions, source))
 
     def close(self, source: PushSource) -> None:
-        """Stop reading a source; raises `Unavailable`, and then its messages are ignored."""
+        """Stop reading a source. If `Unavailable` is raised, its messages are ignored from now on."""
         client = self._client_of(source)
         if client is None:
             return
@@ -132,7 +132,7 @@ class KafkaClients:
             client.records.resume(source.partitions)
 
     def take(self, count: int, timeout: float) -> Sequence[tuple[KafkaClient, PollResult]]:
-        """Return up to `count` messages of each client, waiting at most `timeout` seconds in total."""
+        """Return up to `count` messages of each client; waits at most `timeout` seconds in total."""
         clients = self._clients[self._turn :] + self._clients[: self._turn]
         self._turn = (self._turn + 1) % len(clients)
         wait = 0.0 if self._is_busy and len(clients) > 1 else timeout / len(clients)
@@ -148,7 +148,7 @@ class KafkaClients:
         return batches
 
     def renew(self) -> None:
-        """Continue with new clients of the broker at the same positions."""
+        """Replace all clients by new ones that continue at the same positions."""
         for client in self._clients:
             client.records.renew()
 
@@ -181,12 +181,12 @@ Request = Callable[[], None]
 
 
 class PushReader:
-    """Reads the sources of this instance; executes requests of other threads between polls."""
+    """Reads the sources of this instance, and runs requests of other threads between polls."""
 
     def __init__(self, records: Records, slice_max_bytes: int, another: NewClient | None = None) -> None:
         """Poll messages from `records`; `bind` must be called before use.
 
-        `another` returns one more client, for a topic that several sources read; by default there is only one.
+        `another` creates one more client, for a topic that several sources read. By default there is only one client.
         """
         self._clients = KafkaClients(records, another or _only_one)
         self._slice_max_bytes = slice_max_bytes
@@ -202,11 +202,11 @@ class PushReader:
         self._work = work
 
     def request(self, action: Request) -> None:
-        """Execute the action on the reader's thread, soon."""
+        """Run the action on the reader's thread, between two polls."""
         self._requests.put(action)
 
     def run(self, stop: threading.Event) -> None:
-        """Read until `stop`; may be called again after `Unavailable`, and continues then."""
+        """Read until `stop` is set. After `Unavailable` it may be called again, and continues."""
         while not stop.is_set():
             self.step(stop)
         self._work.end()
@@ -221,7 +221,7 @@ class PushReader:
         keep_trying(self._advance, stop)
 
     def open(self, sources: Sequence[PushSource]) -> None:
-        """Start reading sources; raises `Unavailable`, and then none of them is read."""
+        """Start reading these sources. If `Unavailable` is raised, none of them is read."""
         self._clients.open(sources)
         for source in sources:
             self.sources[source.key] = source
@@ -242,13 +242,13 @@ class PushReader:
             source.log.warning("cannot unassign partitions", why=str(error))
 
     def renew(self) -> None:
-        """Continue with a new client of the broker at the same positions."""
+        """Replace all clients by new ones that continue at the same positions."""
         self._clients.renew()
 
     def on_failure(self, source: PushSource, error: Exception, batch: MessageBatch, chain: object) -> None:
-        """Handle a failed batch of a source; called from any thread.
+        """Handle a failed batch of a source. Any thread may call it.
 
-        A source that stops is tried again once its chain differs from `chain`, which the batch met.
+        `chain` is the part of the chain's state that the batch used. A source that stops continues once it changes.
         """
         search, first = batch.search, batch.parts[0].partition
         is_the_half = search is not None and search.half_in == first
@@ -356,7 +356,7 @@ class PushReader:
                 del self._active[source.key]
 
     def _pause(self, source: PushSource) -> None:
-        """Pause a source that is ahead of its commits, if there are other sources."""
+        """Stop fetching for a source whose commits are slower than its reads, if there are other sources."""
         phase = self._owned.phase(source.key)
         is_ahead = len(source.ready) > 0
         if is_ahead and phase is Phase.READING and len(self.sources) > 1:

@@ -1,7 +1,7 @@
 """The topics that a push source reads: its own, or external ones that its settings name.
 
-External topics belong to other applications: nothing here creates, changes or deletes them. The start offset is a note
-of this node until the chain has a position. It is stored when it is resolved, so a restart does not resolve it again.
+External topics belong to other applications; the node never creates, changes or deletes them. Until the chain has a
+position, the start offset is a note of this node. It is stored when it is determined, so a restart uses the same one.
 """
 
 import json
@@ -22,7 +22,7 @@ STARTS: Final = "topic-starts"  # the note
 
 
 class Key(NamedTuple):
-    """A topic to read: a source's own, or an external one."""
+    """The key of a topic to read: the source's own topic, or an external one."""
 
     dataset: DatasetId
     source: str
@@ -32,7 +32,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOffsets:
-    """Offsets of a topic by partition; the id distinguishes it from a later topic of the same name."""
+    """Offsets of a topic by partition; the topic's id distinguishes it from a later topic of the same name."""
 
     topic_id: str
     next: Mapping[int, int]
@@ -46,9 +46,9 @@ class SourceTopic:
     name: str
     described: TopicInfo | OdfError
     is_own: bool = True
-    """Whether it is the source's own topic; others are only read."""
+    """Whether it is the source's own topic; an external topic is only read."""
     start: TopicOffsets | None = None
-    """The start of reading, if it was chosen."""
+    """The offsets at which to start, if the user has chosen them."""
     columns: MessageColumns = NO_COLUMNS
     """The columns that are read from keys, headers and timestamps of messages."""
 
@@ -57,7 +57,7 @@ class SourceTopic:
         return Key(dataset, self.source, "" if self.is_own else self.name)
 
     def starts(self, described: TopicInfo) -> Mapping[int, int]:
-        """Return for each partition the first offset to read: the start that was chosen, else the first one."""
+        """Return per partition the first offset to read: that of the chosen start, or else the first of the topic."""
         start = self.start
         chosen = start.next if start is not None and start.topic_id == described.topic_id else {}
         return {number: chosen.get(number, low) for number, low in described.low.items()}
@@ -65,7 +65,10 @@ class SourceTopic:
 
 @dataclass(slots=True)
 class _Request:
-    """The topics of one dataset, to be described: by source, with whether they are its own; `faults` by source."""
+    """The topics of one dataset that have to be described.
+
+    `topics` has source, topic, and whether it is the source's own; `faults` the errors of sources.
+    """
 
     topics: list[tuple[str, str, bool]] = field(default_factory=list)
     faults: dict[str, OdfError] = field(default_factory=dict)
@@ -77,7 +80,7 @@ class SourceTopics:
     """Finds and describes the topics of sources."""
 
     def __init__(self, topics: Topics, blobs: BlobStore) -> None:
-        """Use the settings and starts among the notes in `blobs`."""
+        """Use the settings and start offsets that are stored as notes in `blobs`."""
         self.cluster = topics
         self._blobs = blobs
 
@@ -91,7 +94,7 @@ class SourceTopics:
     def of_many(
         self, datasets: Sequence[tuple[CatalogEntry, ChainState]]
     ) -> Sequence[Sequence[SourceTopic] | OdfError]:
-        """Return the topics of the sources of each dataset, or why they are unknown; described together."""
+        """Return for each dataset the topics of its sources, or an error. All topics are described in one request."""
         listing = _Listing(self.cluster)
         requests = [self._request_or_error(entry, state, listing) for entry, state in datasets]
         names = {
@@ -106,9 +109,10 @@ class SourceTopics:
     def choose_start(
         self, entry: CatalogEntry, state: ChainState, source: str, names: TopicNames, start: TopicStart
     ) -> None:
-        """Note where the reading of a source's topics starts, durably; raises `InvalidInput` for topics it cannot read.
+        """Store durably where to start reading a source's topics. Raises `InvalidInput` for topics that cannot be read.
 
-        Topics that the chain has a position of continue there. Topics that appear later are read from their beginning.
+        A topic for which the chain has a position continues there. Topics that are created later are read from their
+        beginning.
         """
         topics = self.cluster.list_names() if names else ()
         reserved = ReservedTopics(self.cluster.prefix, topics)
@@ -148,7 +152,7 @@ class SourceTopics:
         return request
 
     def _settled_names(self, dataset: DatasetId, source: str, request: _Request) -> TopicNames:
-        """Return the names in a source's settings; note its columns, or why its settings cannot be used."""
+        """Return the topic names in a source's settings. Add its columns, or the error, to `request`."""
         try:
             settings = load_settings(self._blobs, dataset, source)
         except InvalidInput as error:
@@ -188,7 +192,7 @@ class SourceTopics:
 
 
 class _Listing:
-    """The names of all topics, listed once if they are needed."""
+    """The names of all topics of the cluster, listed at most once."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -216,9 +220,9 @@ def load_starts(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, Mapping[st
 
 
 def as_of(state: ChainState, key: Key) -> object:
-    """Return the chain's definition and state of a source, and its columns: what a stop may be due to.
+    """Return the parts of the chain's state that may cause a stop: definition and position of a source, and the schema.
 
-    For an external topic only its own position counts: the source continues to read the others.
+    For an external topic only the position in this topic is included, because the source continues to read the others.
     """
     defined = state.push_sources.get(key.source), state.definitions.vocab, state.schema
     if not key.topic:
@@ -228,7 +232,7 @@ def as_of(state: ChainState, key: Key) -> object:
 
 
 def existing(topics: Iterable[SourceTopic]) -> Sequence[SourceTopic]:
-    """Return the topics that exist, or may exist."""
+    """Return the topics without those that are known not to exist."""
     return [topic for topic in topics if not isinstance(topic.described, NotFound)]
 
 

@@ -1,7 +1,7 @@
 """Readers: bytes in a source's format → a table (spec: ReadStep). One module per format.
 
-`schema` has the expected columns and types; None: they are inferred from the data. Errors are `InvalidInput`. Whether
-and how a record is read depends only on that record and the schema, never on its neighbours.
+`schema` has the expected columns and types; None: they are inferred from the data. Errors are `InvalidInput`. The
+result for a record depends only on the record and the schema, never on other records.
 """
 
 from odf_ingest.read import arrow_ipc, geo, parquet

@@ -1,12 +1,12 @@
-"""Arrow IPC, as stream or file: a whole table, like Parquet.
+"""Reads Arrow IPC, as stream or file: one table, like Parquet.
 
-No read step of the specification, so no chain names it: pushed files, HTTP bodies, gRPC streams and messages may have
-this format instead of their source's own. Rejected rows of tables are kept in it, each as a stream of one row.
+The specification has no read step for it, so chains do not contain it. Pushed files, HTTP bodies, gRPC streams and
+messages may have this format instead of that of their source. Dead letters of rows of tables have it too: each is a
+stream of one row.
 
-The messages of Arrow IPC, before Arrow reads them: it allocates for a compressed buffer whatever that claims.
-
-The file format is a stream with a footer, which says where the messages are. Only the stream is read, so what was
-counted is what is read (Arrow columnar format, "Serialization and Interprocess Communication").
+The sizes of compressed buffers are checked before Arrow reads them, because Arrow allocates as many bytes as a buffer
+claims. The file format is a stream with a footer that locates the messages. The footer is ignored, so exactly the
+messages that were checked are read (Arrow columnar format, "Serialization and Interprocess Communication").
 """
 
 import json
@@ -51,7 +51,7 @@ _BUFFERS, _COMPRESSION = 2, 3
 
 
 def stream_of(source: pa.NativeFile) -> pa.Buffer:
-    """Return the stream in `source`, without the footer of a file; raises `InvalidInput`."""
+    """Return the Arrow stream in `source`; of a file, without its footer. Raises `InvalidInput`."""
     source.seek(0)
     content: pa.Buffer = source.read_buffer()
     if content.size < _PADDED_MAGIC_BYTES or content.slice(0, len(MAGIC)).to_pybytes() != MAGIC:
@@ -65,7 +65,10 @@ def stream_of(source: pa.NativeFile) -> pa.Buffer:
 
 
 def decompressed_bytes(stream: pa.Buffer) -> int:
-    """Return the bytes that compressed buffers of a stream claim; raises `InvalidInput`, and the errors of Arrow."""
+    """Return the decompressed size in bytes that the compressed buffers of a stream claim to have.
+
+    Raises `InvalidInput`, and errors of Arrow.
+    """
     size = 0
     for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(stream)):
         if message.type in ("record batch", "dictionary") and message.body is not None:
@@ -97,16 +100,16 @@ def _claimed_bytes(message: pa.Message) -> int:
 
 
 def _inner(source: Source, table: int, slot: int) -> int:
-    """Return the position of the table in a slot of another one."""
+    """Return the position of the FlatBuffers table that a slot of another table refers to."""
     return source.follow(table + source.vtable(table)[0][slot])
 
 
-STREAM: Final = b"\xff\xff\xff\xff"  # before each of its parts; no text begins so
+STREAM: Final = b"\xff\xff\xff\xff"  # precedes each message of a stream; UTF-8 text cannot begin with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadArrowIpc(ReadStepParquet):
-    """Arrow IPC; declared columns are chosen as in a Parquet file."""
+    """The read step for Arrow IPC. Columns are selected as in a Parquet file."""
 
 
 @decode_table.register(ReadArrowIpc)
@@ -143,7 +146,7 @@ def _columns(step: ReadArrowIpc, source: pa.NativeFile) -> pa.Schema:
 
 
 def row_stream(table: pa.Table, row: int) -> bytes:
-    """Return one row of a table as a stream, with all of its columns."""
+    """Return one row of a table, with all columns, as an Arrow stream."""
     one = _decode_dictionaries(table.slice(row, 1))
     for index, column in enumerate(one.schema):
         if column.type in PLAIN_LAYOUTS:  # a stream of views has the values of all rows
@@ -156,7 +159,7 @@ def row_stream(table: pa.Table, row: int) -> bytes:
 
 
 def row_text(stream: bytes) -> bytes | None:
-    """Return the row of such a stream as a JSON object, for people; None if it is none."""
+    """Return the row in a stream from `row_stream` as a JSON object for display; None if it is not such a stream."""
     if not stream.startswith(STREAM):
         return None
     try:
@@ -189,13 +192,13 @@ def _infer(step: ReadArrowIpc, values: Sequence[bytes], base: pa.Schema | None) 
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
-    """Return the type of the values of an encoded column."""
+    """Return the type of the values of a dictionary-encoded or run-end encoded column."""
     is_encoded = kind.is_run_end_encoded(type_) or kind.is_dictionary(type_)
     return _plain(type_.value_type) if is_encoded else type_
 
 
 def require_storable(schema: pa.Schema) -> None:
-    """Raise `InvalidInput` for a column of a type that no slice has, or that has no name of its own."""
+    """Raise `InvalidInput` for a column whose type cannot be stored in a slice, or whose name is not unique."""
     for column in schema:
         is_encoded = kind.is_run_end_encoded(column.type)
         why = _unstorable(column.type.value_type if is_encoded else column.type)
@@ -205,7 +208,7 @@ def require_storable(schema: pa.Schema) -> None:
 
 
 def _unstorable(type_: pa.DataType) -> str | None:
-    """Return the part of a type that cannot be stored; None if it can."""
+    """Return the name of the part of a type that cannot be stored; None if all of it can."""
     if kind.is_dictionary(type_):
         return _unstorable(type_.value_type)
     if kind.is_map(type_) or kind.is_list_view(type_) or kind.is_large_list_view(type_):

@@ -31,7 +31,7 @@ _OTHER: Final = (
 
 
 def is_utf8(encoding: str | None) -> bool:
-    """Return whether an encoding, by default UTF-8, is that."""
+    """Return whether an encoding is UTF-8; None means UTF-8."""
     return encoding is None or encoding.lower() in _UTF8
 
 
@@ -51,7 +51,7 @@ def to_utf8(raw: bytes, encoding: str | None) -> bytes:
 
 
 def decodable(values: Sequence[bytes], encoding: str | None) -> Sequence[bytes]:
-    """Return the values that can be decoded, in UTF-8."""
+    """Return the values that can be decoded, converted to UTF-8; others are left out."""
     if encoding is None:
         return values
     decoded = []
@@ -64,13 +64,13 @@ def decodable(values: Sequence[bytes], encoding: str | None) -> Sequence[bytes]:
 
 
 def not_utf8(raw: bytes) -> InvalidInput:
-    """Return the error for bytes that are not UTF-8, with what they are by their first bytes."""
+    """Return the error for bytes that are not UTF-8; it names the format that their first bytes suggest."""
     found = (text for signature, text in _SIGNATURES.items() if raw.startswith(signature))
     return InvalidInput(text=next(found, _OTHER))
 
 
 def require_utf8(raw: bytes | pa.Buffer) -> None:
-    """Raise `InvalidInput` unless the bytes are UTF-8; costs no copy."""
+    """Raise `InvalidInput` unless the bytes are UTF-8; they are not copied."""
     if isinstance(raw, bytes) and raw.isascii():
         return
     size = len(raw)
@@ -84,7 +84,7 @@ def require_utf8(raw: bytes | pa.Buffer) -> None:
 
 
 def require_utf8_lines(text: bytes) -> None:
-    """Raise `InvalidInput` with the first line that is not UTF-8, unless the whole is something else than text."""
+    """Raise `InvalidInput` unless the text is UTF-8. The error has the line, unless the bytes are not text at all."""
     try:
         require_utf8(text)
     except InvalidInput as error:

@@ -1,4 +1,4 @@
-"""The interface of a format: functions of its read step, one variant per module (spec: ReadStep)."""
+"""The interface of a format: functions that each format's module implements for its read step (spec: ReadStep)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ from odf_ingest.errors import UnsupportedStep
 
 @singledispatch
 def read_file(step: ReadStep, file: Path, schema: pa.Schema | None) -> pa.Table:
-    """Return all records of a file, in order; errors have the line, if the format has lines."""
+    """Return all records of a file, in order. Errors have the line if the format has lines."""
     raise UnsupportedStep(step=type(step).__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRecords:
-    """The records of a file, which `step` reads as messages."""
+    """The records of a file, which can be read as messages with `step`."""
 
     step: ReadStep
     values: Sequence[bytes]
     places: Sequence[str]
-    """The label of each record in the file, for people."""
+    """The location of each record in the file for display, such as its line."""
     header: bytes = b""
-    """Precedes each record in its message."""
+    """The header line that precedes the record in each message."""
 
     def messages(self, start: int, stop: int) -> list[bytes]:
         """Return the messages with indices from `start` up to `stop`."""
@@ -35,9 +35,9 @@ class FileRecords:
 
 @singledispatch
 def split_file(step: ReadStep, content: bytes) -> FileRecords | None:
-    """Return the records of a file; None for formats whose records are not messages of their own.
+    """Return the records of a file; None for formats whose records cannot be read as messages.
 
-    Raises `InvalidInput` if it cannot be found where records begin and end.
+    Raises `InvalidInput` if the boundaries of records cannot be found.
     """
     return None
 
@@ -56,30 +56,30 @@ def read_inferred(step: ReadStep, values: Sequence[bytes], schema: pa.Schema) ->
 
 @singledispatch
 def read_batch(step: ReadStep, value: bytes, schema: pa.Schema | None) -> pa.Table:
-    """Return all records of one message that is a whole batch."""
+    """Return all records of one message that is a batch of its own."""
     raise UnsupportedStep(step=type(step).__name__)
 
 
 @singledispatch
 def suspects(step: ReadStep, values: Sequence[bytes], schema: pa.Schema | None) -> Mapping[int, str | None]:
-    """Return the values that are probably not records, if that is cheap to find.
+    """Return by index the values that are probably bad, if they can be found cheaply.
 
-    With a reason it is certain: `read_records` refuses the value alone for this reason.
+    If there is a reason, the value is certainly bad: `read_records` of the value alone raises this error.
     """
     return {}
 
 
 @singledispatch
 def infer_records(step: ReadStep, values: Sequence[bytes], base: pa.Schema | None) -> pa.Schema:
-    """Return the columns of messages without a declared schema: those of `base`, then new ones, in stored types.
+    """Infer the columns of messages without a declared schema: those of `base`, then new ones, in stored types.
 
-    If records disagree, the most frequent kind of value decides; records with other kinds are rejected when they are
-    read. A column without values is left out. Never raises for messages that cannot be read.
+    If records have different kinds of values in a column, the most frequent kind decides; other records are rejected
+    when they are read. A column without values is left out. Messages that cannot be read are ignored.
     """
     raise UnsupportedStep(step=type(step).__name__)
 
 
 @singledispatch
 def infer_batch(step: ReadStep, value: bytes, base: pa.Schema | None) -> pa.Schema | None:
-    """Return the columns of a whole batch likewise; None if the batch has its own types."""
+    """Infer the columns of one message or file likewise; None if its format has types and there is no `base`."""
     return base

@@ -1,4 +1,4 @@
-"""The format of pushed data where it is not the source's own: by name (`odf ingest`) or media type (HTTP)."""
+"""The format of pushed data that differs from the source's format: a name (`odf ingest`) or a media type (HTTP)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -61,11 +61,11 @@ _UTF8: Final = frozenset({"", "utf-8", "utf8", "us-ascii"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFormat:
-    """The format of pushed data: its name, None for the source's own, and options of its read step."""
+    """The format of pushed data: its name, None for the source's format, and options of its read step."""
 
     name: str | None = None
     options: tuple[tuple[str, str], ...] = ()
-    """By their names in a manifest, in any case, such as `nullValue`."""
+    """Values of options by their names in a manifest, such as `nullValue`; case is ignored."""
     is_media_type: bool = field(default=False, compare=False)
     text: str = field(default="", compare=False)
     """The text from which it was parsed."""
@@ -74,7 +74,7 @@ class InputFormat:
     def parse(cls, text: str) -> Self:
         """Return the format of a name or a media type, such as `csv; separator=";"` or `text/csv; header=absent`.
 
-        Raises `InvalidInput` unless this node reads it.
+        Raises `InvalidInput` unless this node can read the format.
         """
         type_, semicolon, rest = text.partition(";")
         type_, options = type_.strip().lower(), _options(semicolon + rest, text)
@@ -90,11 +90,11 @@ class InputFormat:
         raise InvalidInput(text=f"unknown input format {text!r}; choose from {', '.join(readable())}")
 
     def step(self, own: ReadStep) -> ReadStep:
-        """Return the step that reads this format for a source that has the step `own`.
+        """Return the step that reads this format for a source with the step `own`.
 
-        Another format than the source's has the source's columns, and none of its other options. Csv then has a header
-        line unless an option denies it, and for a source without a schema its types are inferred.
-        Raises `InvalidInput` for an option that the format does not have, or that cannot be obeyed.
+        If the format differs from the source's, the step has the source's schema, but none of its other options. Csv
+        then has a header line unless an option says otherwise; its types are inferred if the source has no schema.
+        Raises `InvalidInput` for an option that the format does not have or that cannot be applied.
         """
         kind = type(own) if self.name is None else BY_NAME[self.name]
         step = own if isinstance(own, kind) else self._foreign(kind, own)
@@ -116,7 +116,10 @@ class InputFormat:
         return step
 
     def _require_ignorable(self, key: str, names: Sequence[str]) -> None:
-        """Raise `InvalidInput` for an unknown option, unless it is a parameter of a media type and resembles none."""
+        """Raise `InvalidInput` for an unknown option.
+
+        A parameter of a media type is ignored if its name does not resemble an option.
+        """
         meant = nearest(key, names)
         if self.is_media_type and meant is None and key != "encoding":
             return
@@ -132,7 +135,7 @@ class InputFormat:
 
 
 def _options(parameters: str, text: str) -> tuple[tuple[str, str], ...]:
-    """Return the parameters of a format (RFC 9110), the charset as `encoding` unless it is UTF-8."""
+    """Return the parameters of a format (RFC 9110). A charset becomes the option `encoding`, unless it is UTF-8."""
     options, end = [], 0
     for match in _PARAMETER.finditer(parameters):
         if match.start() != end:
@@ -162,6 +165,6 @@ SOURCES_OWN: Final = InputFormat()
 
 
 def readable() -> tuple[str, ...]:
-    """Return the names of the formats that this node reads."""
+    """Return the names of the formats that this node can read."""
     unread = read_file.dispatch(object)
     return tuple(name for name, kind in BY_NAME.items() if read_file.dispatch(kind) is not unread)

@@ -1,6 +1,6 @@
-"""Separates good messages from bad ones if some cannot be read, or finds the first bad one; good ones stay in order.
+"""Separates good and bad messages of a group that cannot be read as a whole, or finds the first bad message.
 
-`commit/rejects.py` decides what becomes of the bad ones.
+Good messages stay in order. `commit/rejects.py` decides about the bad ones.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ Suspects = Callable[[Sequence[T]], Mapping[int, str | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOutcome:
-    """The good values' records, their indices in the input, and the indices of bad ones with the reason."""
+    """The records of the good values, the indices of these values, and the reasons for bad values by index."""
 
     table: pa.Table | None
     kept: npt.NDArray[np.int64]
@@ -36,10 +36,10 @@ class ReadOutcome:
 def isolate_bad_records(
     values: Sequence[T | None], read: Read[T], suspects: Suspects[T], *, chunk: int = MESSAGES_PER_GROUP
 ) -> ReadOutcome:
-    """Read all values that `read` accepts; `suspects` finds bad ones, and ones that have to be tried alone.
+    """Read all values that `read` accepts. A value is bad if `read` of it alone raises an error, which is the reason.
 
-    Nulls (tombstones) are bad. A value is bad if `read` refuses it alone; the reason is that error. A group with bad
-    values is split into groups of `chunk`, a smaller one into halves.
+    Nulls (tombstones) are bad. `suspects` returns values that are bad or have to be read alone. A group with bad values
+    is split into groups of `chunk` values, and these into halves.
     """
     bad: dict[int, str] = {}
     indices = np.arange(len(values))
@@ -58,7 +58,7 @@ def isolate_bad_records(
 def read_one_by_one(
     values: Sequence[bytes], names: Sequence[str], read: Read[bytes], suspects: Suspects[bytes]
 ) -> pa.Table:
-    """Return one record per value; raises `InvalidInput` with the first value that `read` refuses alone."""
+    """Return one record per value; raises `InvalidInput` with the name of the first value that `read` refuses."""
     tables = []
     for start in range(0, len(values), RECORDS_PER_SEARCH):
         outcome = isolate_bad_records(values[start : start + RECORDS_PER_SEARCH], read, suspects)
@@ -71,7 +71,7 @@ def read_one_by_one(
 
 
 class _Bisection(Generic[T]):
-    """Tables of good groups in order, and the bad values found."""
+    """The tables of good groups in order, and the bad values found so far."""
 
     def __init__(
         self, values: Sequence[T | None], read: Read[T], suspects: Suspects[T], bad: dict[int, str]

@@ -1,7 +1,7 @@
-"""Values of many messages in one byte string: no object per message is kept, and line-based parsers can read it.
+"""The values of many messages in one byte string, which line-based parsers can read directly.
 
-Objects that live until a batch is full are scattered over memory by then, and cost more than everything else done
-with them here.
+One Python object per message would be slower than all other work: objects that live until a batch is full are scattered
+over the memory.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,22 +15,23 @@ _SEPARATOR: Final = b"\n"
 
 
 class MessageBuffer(Sequence[bytes | None]):
-    """Byte strings in order; None for a tombstone.
+    """A sequence of byte strings; None is a tombstone.
 
-    `text` has a newline between values, `ends` the end of each value in it, `empty` the indices of None.
+    `text` has all values, separated by newlines. `ends` has the end of each value in `text`, `empty` the indices of
+    tombstones.
     """
 
     __slots__ = ("empty", "ends", "text")
 
     def __init__(self, text: bytes, ends: Int64Array, empty: frozenset[int] = frozenset()) -> None:
-        """Use these arrays without checks."""
+        """Use these values without checks."""
         self.text = text
         self.ends = ends
         self.empty = empty
 
     @classmethod
     def pack(cls, values: Sequence[bytes | None]) -> "MessageBuffer":
-        """Return the same values, packed."""
+        """Return a buffer with these values."""
         if isinstance(values, MessageBuffer):
             return values
         try:
@@ -44,7 +45,7 @@ class MessageBuffer(Sequence[bytes | None]):
 
     @classmethod
     def from_parts(cls, parts: Sequence["MessageBuffer"]) -> "MessageBuffer":
-        """Return the values of all parts, each of which is non-empty."""
+        """Return a buffer with the values of all parts; no part may be empty."""
         if len(parts) == 1:
             return parts[0]
         ends, empty, offset, count = [], set[int](), 0, 0
@@ -56,7 +57,7 @@ class MessageBuffer(Sequence[bytes | None]):
 
     @property
     def sizes(self) -> Int64Array:
-        """Return the cumulative bytes of the values, up to and including each one."""
+        """Return for each value the size in bytes of all values up to and including it."""
         return self.ends - np.arange(len(self.ends))
 
     def take(self, indices: Iterable[int]) -> list[bytes | None]:

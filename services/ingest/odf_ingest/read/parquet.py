@@ -1,4 +1,4 @@
-"""Parquet: a whole file; in Kafka each message is a file."""
+"""Parquet: a file is one table; in Kafka each message is a complete Parquet file."""
 
 from typing import Final
 
@@ -46,7 +46,7 @@ def _columns(step: ReadStepParquet, source: pa.NativeFile) -> pa.Schema:
 
 
 def _claimed_bytes(footer: pq.FileMetaData) -> float:
-    """Return the bytes of the values that a footer claims; raises `InvalidInput` if it cannot be true."""
+    """Return the size in bytes of the values that a footer claims; raises `InvalidInput` if it is impossible."""
     size = 0.0
     for group in range(footer.num_row_groups):
         row_group = footer.row_group(group)

@@ -1,4 +1,4 @@
-"""Formats whose files and messages are each one table: Parquet, and Arrow IPC, whose step is a kind of Parquet's."""
+"""Formats in which each file or message is one table: Parquet and Arrow IPC, whose step is derived from Parquet's."""
 
 import re
 from collections import Counter
@@ -38,7 +38,7 @@ _FORMATS: Final = TimeFormats(strings=ValueKind.TEXT)
 
 
 def require_bounded(size: float) -> None:
-    """Raise `InvalidInput` if the values of a table need too much memory."""
+    """Raise `InvalidInput` if the values of a table, `size` bytes, are larger than one table may be."""
     if size > MAX_DECODED_BYTES:
         text = (
             f"it decodes to {size / 1024**2:,.0f} MiB; up to {MAX_DECODED_BYTES / 1024**2:,.0f} are read here"
@@ -48,7 +48,7 @@ def require_bounded(size: float) -> None:
 
 @singledispatch
 def decode_table(step: ReadStepParquet, source: pa.NativeFile) -> pa.Table:
-    """Return the table in `source` as it is, with a valid layout; raises `InvalidInput` unless it is a table."""
+    """Return the table in `source`, unconverted but validated; raises `InvalidInput` unless it is a table."""
     raise UnsupportedStep(step=type(step).__name__)
 
 
@@ -80,9 +80,9 @@ def _batch(step: ReadStepParquet, value: bytes, schema: pa.Schema | None) -> pa.
 
 
 def with_columns(table: pa.Table, schema: pa.Schema | None) -> pa.Table:
-    """Return the columns of a schema, with its types, or all that have a type.
+    """Return the table with the columns and types of a schema. Without a schema, return all columns that have a type.
 
-    Raises `InvalidInput` with the first row of the first column that has another value.
+    Raises `InvalidInput` with the first row of the first column that cannot be converted.
     """
     table, schema = _choose(table, schema)
     columns = [_convert(values, column) for values, column in zip(table.columns, schema, strict=True)]
@@ -90,9 +90,10 @@ def with_columns(table: pa.Table, schema: pa.Schema | None) -> pa.Table:
 
 
 def refused_rows(table: pa.Table, schema: pa.Schema | None, most: int) -> dict[int, str]:
-    """Return the rows that `with_columns` refuses, and why; of each column up to `most`, for either reason.
+    """Return the rows that `with_columns` refuses, with the reasons.
 
-    Raises `InvalidInput` for a missing column.
+    At most `most` rows per column lack a required value, and at most `most` cannot be converted. Raises `InvalidInput`
+    for a missing column.
     """
     table, schema = _choose(table, schema)
     faults = unconvertible(table, schema, _FORMATS, most)
@@ -115,12 +116,12 @@ def _convert(values: pa.ChunkedArray, target: pa.Field) -> pa.ChunkedArray:
 
 
 def row_label(row: int) -> str:
-    """Return the name of a row of a table for people."""
+    """Return the location of a row of a table for display; rows are numbered from 1."""
     return f"row {row + 1}"
 
 
 def _nulls(values: pa.ChunkedArray, target: pa.Field, most: int) -> dict[int, str]:
-    """Return up to `most` rows that lack a required value, and why."""
+    """Return up to `most` rows that lack a required value, with the reason."""
     if target.nullable or not values.null_count:
         return {}
     rows = np.flatnonzero(pc.is_null(values).to_numpy())[:most]
@@ -129,7 +130,10 @@ def _nulls(values: pa.ChunkedArray, target: pa.Field, most: int) -> dict[int, st
 
 
 def _choose(table: pa.Table, schema: pa.Schema | None) -> tuple[pa.Table, pa.Schema]:
-    """Return a table's columns for a schema in its order, in their own types, and the schema: all if there is none."""
+    """Return the columns of a schema from a table, unconverted, and the schema.
+
+    Missing optional columns are null. Without a schema, return all columns that have a type, and their schema.
+    """
     if schema is None:
         # A column with only nulls has no type: it is left out until it has a value.
         require_distinct(table.column_names)
@@ -156,7 +160,7 @@ def _choose(table: pa.Table, schema: pa.Schema | None) -> tuple[pa.Table, pa.Sch
 
 
 def _require_narrow(columns: Iterable[pa.Field]) -> None:
-    """Raise `InvalidInput` if a column that is not declared has decimals that no query can read."""
+    """Raise `InvalidInput` if a column has decimals of more than 38 digits, which queries cannot read."""
     for column in columns:
         if has_wide_decimals([column]):
             name = type_name(column.type)
@@ -176,7 +180,7 @@ def require_distinct(names: Sequence[str]) -> None:
 
 
 def _own_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type in which a column without a declared one is read: its own, in a layout that Arrow can select."""
+    """Return the type for reading a column without a declared type: its own, in a layout that Arrow can filter."""
     if kind.is_date64(type_) or kind.is_nested(type_):
         return stored_type(type_)
     return PLAIN_LAYOUTS.get(type_, type_)

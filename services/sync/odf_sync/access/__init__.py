@@ -1,4 +1,4 @@
-"""Accounts, tokens, roles: who may do what with which dataset. `rules` decides, `access_store` stores.
+"""Accounts, tokens and roles, which decide who may access which dataset. `rules` decides, `access_store` stores.
 
-Only sync changes the database; commands call it over gRPC. `odf_sync.http.authorization` authorizes HTTP requests.
+Only sync changes the database; commands call sync over gRPC. `odf_sync.http.authorization` authorizes HTTP requests.
 """

@@ -22,18 +22,18 @@ GIVEN: Final = (Role.READER, Role.EDITOR, Role.MAINTAINER)
 
 
 class AccountInUse(Refused):
-    """An account that owns datasets cannot be removed."""
+    """An account cannot be removed because it owns datasets."""
 
 
 class AlreadyOwner(Refused):
-    """The owner of a dataset may do everything; roles are for other accounts."""
+    """A role was granted to the owner of a dataset, who has all permissions anyway."""
 
 
 UNKNOWN: Final = "unknown"  # the visibility of a dataset while a chain that decides it cannot be read
 
 
 class AccessServicer(access_pb2_grpc.AccessServicer):
-    """Serves the directory of a node; its callers are trusted."""
+    """Serves the commands that manage accounts, tokens, access and logins; its callers are trusted."""
 
     def __init__(self, directory: Directory, logins: RemoteLogins, catalog: Catalog) -> None:
         self._directory = directory
@@ -54,13 +54,16 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
         )
 
     def SetPassword(self, request: pb.SetPasswordRequest, _: grpc.ServicerContext) -> pb.AccountItem:
-        """Replace a password."""
+        """Replace or remove the password of an account."""
         name = Name(request.name)
         self._directory.set_password(name, request.password if request.HasField("password") else None)
         return _account(self._store.account(name))
 
     def RemoveAccount(self, request: pb.RemoveAccountRequest, _: grpc.ServicerContext) -> pb.AccountItem:
-        """Remove an account, unless it owns datasets: the next account of that name would own them."""
+        """Remove an account.
+
+        Raises `AccountInUse` if it owns datasets, as a later account of that name would own them.
+        """
         account = self._store.account(Name(request.name))
         for entry in self._catalog.entries():
             if parse_alias(entry.alias).account == account.name:
@@ -91,14 +94,14 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
         return pb.RevokeTokenReply()
 
     def ShowAccess(self, request: pb.ShowAccessRequest, _: grpc.ServicerContext) -> pb.DatasetAccess:
-        """Return the accounts with a role on a dataset, and their roles."""
+        """Return the visibility of a dataset, and the accounts that have a role on it."""
         entry = require_entry(self._catalog, request.ref)
         return self._access(entry, with_derivatives=request.with_derivatives)
 
     def ChangeAccess(self, request: pb.ChangeAccessRequest, _: grpc.ServicerContext) -> pb.DatasetAccess:
-        """Change a dataset's visibility, or a role.
+        """Set the visibility of a dataset, or grant or revoke a role.
 
-        Raises `AlreadyOwner` for a role of its owner, and `NotFound` if there is no role to revoke.
+        Raises `AlreadyOwner` for a role of the owner, and `NotFound` if the account has no role to revoke.
         """
         entry = require_entry(self._catalog, request.ref)
         if request.visibility:
@@ -116,7 +119,7 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
         return self._access(entry, with_derivatives=bool(request.visibility))
 
     def LogIn(self, request: pb.LogInRequest, context: grpc.ServicerContext) -> Iterator[pb.LogInProgress]:
-        """Log in to another node."""
+        """Log in to another node, and stream the progress: first the page to open, if any, and then the account."""
         origin = self._origin(request.url, request)
         match request.WhichOneof("with"):
             case "password":
@@ -134,20 +137,23 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
 
     @staticmethod
     def _origin(url: str, request: pb.LogInRequest) -> str:
-        """Return the origin of a URL; raises `InvalidInput` unless connections to it are protected, or need not be."""
+        """Return the origin of a URL.
+
+        Raises `InvalidInput` unless it is encrypted, local, or allowed to be insecure.
+        """
         origin = origin_of(url)
         if not request.insecure:
             require_encrypted(origin)
         return origin
 
     def LogOut(self, request: pb.LogOutRequest, _: grpc.ServicerContext) -> pb.LogInItem:
-        """Delete the token of another node."""
+        """Delete the stored token for another node."""
         origin = origin_of(request.url)
         self._logins.forget(origin)
         return pb.LogInItem(origin=origin)
 
     def ListLogIns(self, _request: pb.ListLogInsRequest, _: grpc.ServicerContext) -> pb.ListLogInsReply:
-        """Return the origins that a token is stored for."""
+        """Return the origins for which a token is stored."""
         return pb.ListLogInsReply(origins=self._store.origins())
 
     def _access(self, entry: CatalogEntry, *, with_derivatives: bool) -> pb.DatasetAccess:
@@ -177,7 +183,7 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
             yield pb.DatasetAccess.Derivative(dataset=derived.alias, visibility=self._visibility(derived))
 
     def _visibility(self, entry: CatalogEntry) -> str:
-        """Return the visibility, or that it is not known while a chain that decides it cannot be read."""
+        """Return the visibility, or `unknown` while a chain that it depends on cannot be read."""
         try:
             return self._directory.visibility(entry.incarnation).value
         except Unavailable:

@@ -1,11 +1,11 @@
-"""The accounts of a node: whose a token is, who may log in, and which role an account has; and who may read a dataset.
+"""The accounts of a node, their tokens and their roles; and the visibility of datasets.
 
 On a single-tenant node, every account owns every dataset. On a multi-tenant one, the account in a dataset's name owns
 it, and others have the roles granted to them.
 
-What comes from a private dataset of this node is private, too, until someone publishes it: that follows from the
-chains whenever it is asked, so no order of events leaves it out (ADR 0070). A choice of visibility is also noted next
-to the data: if the database is lost, or was not in a backup, it stays.
+A dataset derived from a private dataset of this node is private until a user publishes it. That is computed from the
+chains for each request, so it does not depend on the order of events (ADR 0070). The chosen visibility is also noted
+next to the data, so it survives if the database is lost or was not in a backup.
 """
 
 import hashlib
@@ -44,13 +44,13 @@ from odf_sync.access.rules import Account, Caller, Role, Scope, Visibility
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ancestor:
-    """A dataset as its readers see it: what it reads, and what it was published with."""
+    """A dataset with what decides its visibility: its inputs, and the private datasets that it was published with."""
 
     inputs: tuple[DatasetId, ...] = ()
     is_private: bool = False
-    """By choice or by default, whatever it reads."""
+    """Whether the dataset is private by choice or by default, regardless of its inputs."""
     is_known: bool = True
-    """False if its chain or its head is damaged or lost: it may read what is private."""
+    """False if its chain or head is damaged or lost, so that its inputs are unknown and may be private."""
     published: frozenset[DatasetId] = frozenset()
 
 
@@ -64,16 +64,19 @@ class Lineage:
         self._sources: dict[DatasetId, frozenset[DatasetId]] = {}
 
     def sources(self, dataset: DatasetId) -> frozenset[DatasetId]:
-        """Return the private datasets that `dataset` is derived from on a path on which they were not published.
+        """Return the private datasets that `dataset` is derived from, except those that were published on all paths.
 
-        Datasets whose inputs are unknown count as private, `dataset` included.
+        Datasets whose inputs are unknown count as private, including `dataset` itself.
         """
         if dataset not in self._sources:
             self._solve(dataset)
         return self._sources[dataset]
 
     def to_publish(self, dataset: DatasetId) -> frozenset[DatasetId]:
-        """Return the private datasets that `dataset` comes from, published or not; damage cannot be published."""
+        """Return the private datasets whose content becomes public if `dataset` is made public.
+
+        Datasets that only count as private because their inputs are unknown are not included.
+        """
         self.sources(dataset)
         reached = frozenset[DatasetId]().union(*map(self._origins, self._seen[dataset].inputs))
         return frozenset(origin for origin in reached if self._seen[origin].is_private)
@@ -107,7 +110,7 @@ class Lineage:
         return reached if ancestor.is_known else reached | {dataset}
 
     def _origins(self, dataset: DatasetId) -> frozenset[DatasetId]:
-        """Return the private origins that reach readers of `dataset`."""
+        """Return the private datasets whose content readers of `dataset` can see."""
         sources = self._sources[dataset]
         return sources | {dataset} if self._seen[dataset].is_private else sources
 
@@ -118,7 +121,7 @@ LOGIN_SECONDS: Final = 24 * 3600
 LOGIN_LABEL: Final = "login"
 MAX_LABEL_CHARACTERS: Final = 100
 NODE_ACCOUNT: Final = Name("odf")
-"""Owner of the datasets without an account, in answers to other nodes."""
+"""The owner that other nodes are told for datasets without an account."""
 
 
 class LoginRefused(OdfError):
@@ -126,7 +129,7 @@ class LoginRefused(OdfError):
 
 
 class Directory:
-    """Accounts, their tokens and their roles; thread-safe."""
+    """Accounts with their tokens and roles, and the visibility of datasets; thread-safe."""
 
     def __init__(
         self,
@@ -136,7 +139,7 @@ class Directory:
         datasets: NodeDatasets | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Use a store; without `datasets`, no choice is noted next to the data, and no dataset reads another."""
+        """Use a store. Without `datasets`, no visibility is noted next to the data, and no dataset has inputs."""
         self.store = store
         self._datasets = datasets
         self._moment = threading.local()
@@ -152,7 +155,7 @@ class Directory:
         return account
 
     def set_password(self, name: Name, password: str | None) -> None:
-        """Replace or remove an account's password; its tokens stay valid; raises `NotFound`, `InvalidInput`."""
+        """Replace or remove the password of an account; its tokens stay valid. Raises `NotFound` and `InvalidInput`."""
         self.store.set_password(name, None if password is None else hash_password(password))
 
     def create_token(
@@ -164,7 +167,10 @@ class Directory:
         dataset: Incarnation | None = None,
         seconds: int | None = LOGIN_SECONDS,
     ) -> tuple[Token, StoredToken]:
-        """Create a token, valid for `seconds` (None: until revoked); raises `NotFound`, `InvalidInput`."""
+        """Create a token that is valid for `seconds`, or until revoked if None.
+
+        Raises `NotFound` and `InvalidInput`.
+        """
         if len(label) > MAX_LABEL_CHARACTERS or not label.isprintable():
             raise InvalidInput(
                 where="label", text=f"expected at most {MAX_LABEL_CHARACTERS} printable characters"
@@ -184,7 +190,10 @@ class Directory:
         return token, stored
 
     def log_in(self, login: str, password: str) -> Token:
-        """Return a token for a day; raises `LoginRefused`, after the same time whether or not the account exists."""
+        """Return a token that is valid for a day.
+
+        Raises `LoginRefused`, after the same time whether or not the account exists.
+        """
         try:
             name = Name(login)
         except InvalidInput:
@@ -198,7 +207,7 @@ class Directory:
             raise LoginRefused from error
 
     def caller(self, text: str) -> Caller:
-        """Return the caller that a bearer token identifies."""
+        """Return the caller that a bearer token identifies; for an invalid or expired token, one without an account."""
         token = Token.parse(text)
         for stored in () if token is None else self.store.tokens(id=token.id):
             assert token is not None
@@ -209,16 +218,16 @@ class Directory:
         return Caller(has_invalid_token=True, token_id="" if token is None else token.id)
 
     def role(self, account: Account, entry: CatalogEntry) -> Role | None:
-        """Return the role of an account on a dataset."""
+        """Return the role of an account on a dataset, or None."""
         if not self.is_multi_tenant or parse_alias(entry.alias).account == account.name:
             return Role.OWNER
         return self.store.role(entry.incarnation, account)
 
     def visibility(self, dataset: Incarnation) -> Visibility:
-        """Return a dataset's visibility: what was chosen, and private if it comes from what is private.
+        """Return the visibility of a dataset: private if that was chosen, or if it has `private_origins`.
 
-        Without a choice it is private on a multi-tenant node, and else public. Raises `Unavailable` while a chain that
-        decides it cannot be read.
+        By default it is private on a multi-tenant node, and public on a single-tenant one. Raises `Unavailable` while a
+        chain that it depends on cannot be read.
         """
         is_private = self._own_visibility(dataset) is Visibility.PRIVATE or self._lineage().sources(
             id_of(dataset)
@@ -226,21 +235,21 @@ class Directory:
         return Visibility.PRIVATE if is_private else Visibility.PUBLIC
 
     def private_origins(self, dataset: Incarnation) -> list[str]:
-        """Return the names of private datasets of this node that a dataset comes from, but for published ones.
+        """Return the names of the private datasets of this node whose content keeps a dataset private.
 
         Making a dataset public also publishes what its query shows of the private datasets that it is derived from at
-        that time; those that it is derived from later count again. So does one whose chain or head is damaged, since
-        what it reads is unknown.
+        that time; such datasets are not returned. Private datasets that become inputs later are, and so are datasets
+        whose chain or head is damaged, because their inputs are unknown.
         """
         return sorted(map(self._name, self._lineage().sources(id_of(dataset))))
 
     def published_origins(self, dataset: Incarnation) -> list[str]:
-        """Return the names of the private datasets that a dataset was made public with."""
+        """Return the names of the private datasets whose content was published with a dataset."""
         return sorted(map(self._name, self._published_origins(dataset)))
 
     @contextmanager
     def one_moment(self) -> Iterator[None]:
-        """Load each dataset at most once inside the block, which decides about many datasets."""
+        """Cache the ancestry of datasets during the `with` block, so that many decisions load each dataset once."""
         before = getattr(self._moment, "lineage", None)
         self._moment.lineage = before or Lineage(self._load_ancestor)
         try:
@@ -272,9 +281,10 @@ class Directory:
         return Ancestor(inputs=inputs, is_private=is_private, published=published)
 
     def _is_private_by_itself(self, dataset: DatasetId, entry: CatalogEntry | None) -> bool:
-        """Return whether a dataset is private, whatever it reads; without an entry, even if it was before it was lost.
+        """Return whether a dataset is private by choice or default, regardless of its inputs.
 
-        What a deleted private dataset has left in others stays private, too.
+        Without an entry the dataset was deleted or lost. It counts as private if it ever was: what others have derived
+        from it stays private.
         """
         if entry is not None:
             return self._own_visibility(entry.incarnation) is Visibility.PRIVATE
@@ -284,7 +294,7 @@ class Directory:
     def _inputs(
         datasets: NodeDatasets, dataset: DatasetId, entry: CatalogEntry | None
     ) -> tuple[DatasetId, ...] | None:
-        """Return the inputs of a dataset; None if it is not on this node. Raises `NotFound` if its head was lost."""
+        """Return the inputs of a dataset, None if this node does not have it; raises `NotFound` if its head is lost."""
         state = datasets.states.current(dataset)
         if state is not None:
             return state.inputs
@@ -297,7 +307,10 @@ class Directory:
         return str(dataset) if entry is None else entry.alias
 
     def derivatives(self, dataset: DatasetId) -> Iterator[CatalogEntry]:
-        """Yield what reads a dataset, directly or indirectly; all datasets that can be read are looked at."""
+        """Yield the datasets that are derived from `dataset`, directly or indirectly; unreadable datasets are skipped.
+
+        This reads the chain state of every dataset.
+        """
         if self._datasets is None:
             return
         inputs = list[tuple[CatalogEntry, tuple[DatasetId, ...]]]()
@@ -312,10 +325,10 @@ class Directory:
             known.update(entry.dataset_id for entry in new)
 
     def _own_visibility(self, dataset: Incarnation) -> Visibility:
-        """Return the visibility that was chosen for a dataset, or the default, regardless of its inputs.
+        """Return the chosen visibility of a dataset, or the default, regardless of its inputs.
 
-        A mark as private, which is stored next to the data, overrides the database: that may have been restored from an
-        older backup.
+        A note that says private, which is stored next to the data, overrides the database, because the database may
+        have been restored from an older backup.
         """
         visibility = self.store.visibility(dataset)
         if self._marks_of(dataset):
@@ -326,7 +339,10 @@ class Directory:
         return Visibility.PUBLIC if is_public else Visibility.PRIVATE
 
     def set_visibility(self, dataset: Incarnation, visibility: Visibility) -> None:
-        """Choose the visibility of a dataset that exists; it is never less private in between."""
+        """Set the visibility of an existing dataset.
+
+        No intermediate state is more public than the states before and after.
+        """
         published = self._to_publish(dataset, visibility)
         with self._choosing(dataset):
             self._choose(dataset, visibility, published)
@@ -337,7 +353,7 @@ class Directory:
         return self._lineage().to_publish(id_of(dataset))
 
     def _choosing(self, dataset: Incarnation) -> AbstractContextManager[object]:
-        """Lock out other choices; two at once could leave the database and the notes with different ones."""
+        """Lock the notes of a dataset, as concurrent changes could leave the database and the notes inconsistent."""
         return nullcontext() if self._datasets is None else self._datasets.blobs.lock_notes(id_of(dataset))
 
     def _choose(self, dataset: Incarnation, visibility: Visibility, published: frozenset[DatasetId]) -> None:
@@ -353,14 +369,14 @@ class Directory:
             )
 
     def _marked_incarnations(self, dataset: DatasetId) -> set[str]:
-        """Return the incarnations of a dataset that are marked as private; any other text stands for all of them."""
+        """Return the incarnations of a dataset that are marked as private; any other text marks all of them."""
         note = self._note(incarnation(dataset, ""), PRIVATE_MARK)
         return set() if note is None else set(note.split("\n"))
 
     def _marks_of(self, dataset: Incarnation) -> set[str]:
-        """Return the marks that count for an incarnation: its own, and any without a creation.
+        """Return the marks that apply to an incarnation: its own mark, and marks without a creation id.
 
-        For one that has lost its creation, all of them.
+        To an incarnation that has lost its creation id, all marks apply.
         """
         id_, _, creation = dataset.partition("#")
         of_others = re.compile(f"{re.escape(id_)}#[0-9a-f]{{{2 * CREATION_BYTES}}}")
@@ -368,7 +384,7 @@ class Directory:
         return {mark for mark in marked if not creation or mark == dataset or not of_others.fullmatch(mark)}
 
     def _outdated_marks(self, dataset: Incarnation) -> set[str]:
-        """Return the marks that do not count once an incarnation is public: while it has the name, all of them."""
+        """Return the marks to remove when an incarnation becomes public: all of them if it is the existing dataset."""
         entry = None if self._datasets is None else self._datasets.catalog.by_id(id_of(dataset))
         is_here = entry is not None and entry.incarnation == dataset
         return self._marked_incarnations(id_of(dataset)) if is_here else self._marks_of(dataset)
@@ -380,7 +396,7 @@ class Directory:
         self._set_note(dataset, PRIVATE_MARK, "\n".join(sorted(marks)) if marks else None)
 
     def _publication(self, dataset: Incarnation) -> list[str] | None:
-        """Return the ids that a dataset was made public with; None if it was not, or was created since."""
+        """Return the ids of the datasets that this incarnation was published with; None if it was not made public."""
         made_public, *published = (self._note(dataset, PUBLIC_MARK) or "").split("\n")
         return published if made_public == dataset else None
 
@@ -390,7 +406,7 @@ class Directory:
         return frozenset()
 
     def make_private_by_default(self, dataset: Incarnation) -> None:
-        """Make a dataset private unless someone has chosen its visibility."""
+        """Make a dataset private unless its visibility was chosen."""
         if self._is_chosen(dataset):
             return
         with self._choosing(dataset):
@@ -401,19 +417,21 @@ class Directory:
         return self.store.visibility(dataset) is not None or self._publication(dataset) is not None
 
     def is_marked(self, dataset: DatasetId) -> bool:
-        """Return whether a note of this id says private, for a dataset that has lost its name or a killed creation.
+        """Return whether a note marks any incarnation of a dataset as private.
 
-        Nobody knows which, so what is created now should be private unless its visibility is chosen.
+        Such a note may be left by a dataset that has lost its name, or by a creation whose process was killed. As these
+        cannot be distinguished, a dataset created now should be private unless its visibility is chosen.
         """
         return bool(self._marked_incarnations(dataset))
 
     @contextmanager
     def creating(self, dataset: DatasetId, visibility: Visibility) -> Iterator[str]:
-        """Yield a creation whose dataset has the visibility from the start, if the creation succeeds.
+        """Yield a creation id with which the created dataset has the visibility from the start.
 
-        It counts for no other dataset with the id, so it may be set before the dataset exists. A process that is killed
-        leaves a row, and perhaps a mark: they count for what reads a dataset with this id while there is none, and with
-        the mark, what is created next is private unless its visibility is chosen.
+        The visibility is set for this creation id only, so that can be done before the dataset exists. A process that
+        is killed leaves a row in the database, and for a private dataset a mark. Until a dataset with this id exists,
+        they apply to datasets derived from it. The mark also makes the next dataset with this id private unless its
+        visibility is chosen.
         """
         creation = new_creation()
         created = incarnation(dataset, creation)
@@ -438,7 +456,10 @@ class Directory:
             log.warning("a choice of visibility is not noted", dataset_id=str(dataset), why=str(error))
 
     def _forget(self, refused: Incarnation, visibility: Visibility) -> None:
-        """Remove what a refused creation leaves; what stays makes nothing public, and does not replace the refusal."""
+        """Remove the rows and marks of a creation that was refused; an error is logged, so as not to hide the refusal.
+
+        Remaining rows and marks make no dataset public.
+        """
         try:
             self.store.forget(refused)
             if visibility is Visibility.PRIVATE:
@@ -448,7 +469,7 @@ class Directory:
             log.warning("a refused creation leaves notes", dataset_id=str(id_of(refused)), why=str(error))
 
     def _note(self, dataset: Incarnation, name: str) -> str | None:
-        """Return a note; empty if it is damaged, which leaves a dataset private."""
+        """Return a note; empty if the note is damaged, which makes a dataset private."""
         if self._datasets is None:
             return None
         try:
@@ -463,7 +484,7 @@ class Directory:
             self._datasets.blobs.set_note(id_of(dataset), name, text)
 
     def owner(self, alias: Alias) -> Account:
-        """Return the account that owns a dataset; its id is derived from its name if no such account exists."""
+        """Return the account that owns a dataset; if it does not exist, one whose id is derived from its name."""
         name = alias.account or NODE_ACCOUNT
         try:
             return self.store.account(name)

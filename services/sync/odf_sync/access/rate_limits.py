@@ -1,4 +1,4 @@
-"""Limits of callers, in bounded memory: requests per second, failed logins per minute, uploads and their pace."""
+"""Limits per caller, in bounded memory: rate of requests, failed logins, and number and rate of uploads."""
 
 import asyncio
 import math
@@ -31,9 +31,9 @@ LIMITED: Final = Counter(
 
 
 def counted_address(remote: str | None) -> str:
-    """Return the key under which an address is counted.
+    """Return the key for the limits of an address.
 
-    For IPv6 that is the /64 network, which usually belongs to one host.
+    For IPv6 this is the /64 network, which usually belongs to one host.
     """
     try:
         address = ip_address((remote or "").partition("%")[0])
@@ -46,7 +46,7 @@ def counted_address(remote: str | None) -> str:
 
 
 def is_proxy(proxies: Networks, peer: str) -> bool:
-    """Return whether a peer is in the networks of trusted proxies; an IPv4 address may be written as an IPv6 one."""
+    """Return whether a peer's address is in the networks of trusted proxies; handles IPv4 addresses written as IPv6."""
     try:
         address = ip_address(peer.partition("%")[0])
     except ValueError:
@@ -56,10 +56,10 @@ def is_proxy(proxies: Networks, peer: str) -> bool:
 
 
 def forwarded_address(proxies: Networks, peer: str, forwarded_for: Sequence[str]) -> str:
-    """Return the address of a client: the peer's, or the one that a trusted proxy says it has the request from.
+    """Return the address of the client: the peer's, or the one that trusted proxies forwarded the request for.
 
-    `forwarded_for` has the headers `X-Forwarded-For` in their order: each proxy has added an address at the end. What a
-    client itself wrote before those is ignored.
+    `forwarded_for` are the `X-Forwarded-For` headers in their order. Each proxy appends an address, so addresses are
+    read from the end while their sender is a trusted proxy; those that the client itself wrote are ignored.
     """
     address = peer
     hops = [hop.strip() for header in forwarded_for for hop in header.split(",")]
@@ -70,22 +70,25 @@ def forwarded_address(proxies: Networks, peer: str, forwarded_for: Sequence[str]
 
 
 class Shares:
-    """Limits on the work in progress, of all callers and of each; for one thread."""
+    """Limits on the size of concurrent work, in total and per caller; not thread-safe."""
 
     def __init__(self, *, most: int, of_caller: int) -> None:
-        """Allow work of size `most` at a time, `of_caller` of it to each caller, or one piece alone of any size."""
+        """Allow concurrent work of total size `most`, and `of_caller` per caller.
+
+        While there is no other work, a single piece may have any size.
+        """
         self._most = most
         self._of_caller = of_caller
         self._counts: Tally[Hashable] = Tally()
 
     def has_room(self, caller: Hashable, size: int = 1) -> bool:
-        """Return whether there is room for another piece of work."""
+        """Return whether work of this size may start."""
         total, of_caller = self._counts.total(), self._counts[caller]
         return not total or (total + size <= self._most and of_caller + size <= self._of_caller)
 
     @contextmanager
     def acquire(self, caller: Hashable, size: int = 1) -> Iterator[bool]:
-        """Yield whether there is room for another piece of work, and count it until the end of the block."""
+        """Reserve `size` for the `with` block; yields False, without reserving, if there is no room."""
         if not self.has_room(caller, size):
             yield False
             return
@@ -98,9 +101,9 @@ class Shares:
 
 
 class Pace:
-    """The time that a sender has left.
+    """A minimum rate for a sender: the time that it may still take for the next bytes.
 
-    An occasional byte does not extend it. Only the time of waiting for it counts.
+    Occasional single bytes are not enough to extend this time. Only the time spent waiting for bytes counts.
     """
 
     def __init__(
@@ -111,7 +114,10 @@ class Pace:
         total_seconds: float = math.inf,
         subject: str = " of the body",
     ) -> None:
-        """Allow a pause of `pause_seconds` at first, and as much again as bytes arrive at the rate."""
+        """Allow a pause of `pause_seconds`.
+
+        Each `bytes_per_second` bytes that arrive add a second, up to that pause again.
+        """
         self._pause_seconds = self._pause_left = pause_seconds
         self._bytes_per_second = bytes_per_second
         self._total_seconds = self._total_left = total_seconds
@@ -119,7 +125,7 @@ class Pace:
 
     @property
     def seconds_left(self) -> float:
-        """Return the seconds that the next bytes may take; 0 or less if they took too long."""
+        """Return the seconds within which the next bytes must arrive; 0 or less if the sender was too slow."""
         return min(self._pause_left, self._total_left)
 
     def note(self, size: int, seconds: float) -> None:
@@ -129,14 +135,14 @@ class Pace:
         self._total_left -= seconds
 
     async def read(self, reading: Awaitable[bytes]) -> bytes:
-        """Return the next bytes, and note them; raises `TimeoutError`."""
+        """Return the next bytes, and record them; raises `TimeoutError` if they arrive too late."""
         began = time.monotonic()
         content = await asyncio.wait_for(reading, self.seconds_left)
         self.note(len(content), time.monotonic() - began)
         return content
 
     def too_slow(self) -> str:
-        """Return the message for a sender that was too slow."""
+        """Return the error message for a sender that was too slow."""
         if self._total_left <= 0:
             return f"no end{self._subject} in {self._total_seconds:g} s"
         rate = f"less than {self._bytes_per_second:g} a second"
@@ -144,12 +150,12 @@ class Pace:
 
 
 def shares_of_bodies() -> Shares:
-    """Return the shares of those that send bodies, as uploads and pushes do."""
+    """Return the limits on the number of request bodies that are received at the same time."""
     return Shares(most=MAX_BODIES, of_caller=MAX_BODIES_OF_CALLER)
 
 
 def pace_of_body() -> Pace:
-    """Return the pace that a body must have."""
+    """Return the minimum rate of a request body."""
     return Pace(BODY_PAUSE_SECONDS, BODY_BYTES_PER_SECOND)
 
 
@@ -160,10 +166,10 @@ class _Bucket:
 
 
 class RequestRate:
-    """A token bucket per caller; thread-safe."""
+    """Limits the requests per second of each caller by a token bucket; thread-safe."""
 
     def __init__(self, per_second: int, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Allow each caller `per_second` requests, 0: any number."""
+        """Allow each caller `per_second` requests per second; 0 means no limit."""
         self._per_second = per_second
         self._most = float(per_second * BURST_SECONDS)
         self._monotonic = monotonic
@@ -171,7 +177,7 @@ class RequestRate:
         self._buckets: dict[Hashable, _Bucket] = {}
 
     def wait_seconds(self, caller: Hashable) -> int:
-        """Count a request; return 0 if it is allowed, else the number of seconds until the next one is."""
+        """Count a request, and return 0 if it is allowed, else the seconds after which to retry."""
         if not self._per_second:
             return 0
         with self._lock:
@@ -196,7 +202,7 @@ class RequestRate:
 
 
 class FailedLogins:
-    """Counts failures in the last minute by key, such as an address, in bounded memory."""
+    """Counts failed logins in the last minute by key, such as an address, in bounded memory."""
 
     def __init__(self, most: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Allow `most` failures per key and minute."""
@@ -205,17 +211,20 @@ class FailedLogins:
         self._failures: dict[Hashable, deque[float]] = {}  # the times of the last `most`, oldest first
 
     def wait_seconds(self, key: Hashable) -> float:
-        """Return the seconds until the next attempt is allowed; 0 if it is."""
+        """Return the seconds until the next attempt is allowed, 0 if it is allowed now."""
         times = self._failures.get(self._counted_key(key), deque())
         return max(0.0, times[0] + WINDOW_SECONDS - self._monotonic()) if len(times) == self._most else 0.0
 
     def note(self, key: Hashable) -> None:
-        """Note a failure, or an attempt that may fail."""
+        """Count a failed attempt, or one whose outcome is still open."""
         key = self._counted_key(key)
         self._failures.setdefault(key, deque(maxlen=self._most)).append(self._monotonic())
 
     def forget_one(self, key: Hashable) -> None:
-        """Remove a noted attempt, because it did not fail; of concurrent attempts it does not matter which."""
+        """Remove one counted attempt because it succeeded.
+
+        With concurrent attempts, it does not matter which one is removed.
+        """
         key = self._counted_key(key)
         times = self._failures.get(key)
         if times:
@@ -224,7 +233,7 @@ class FailedLogins:
             self._failures.pop(key, None)
 
     def _counted_key(self, key: Hashable) -> Hashable:
-        """Return the key, or the one of all others while there are too many keys."""
+        """Return the key itself, or a key shared by all further callers while there are too many keys."""
         if key in self._failures or len(self._failures) < MAX_CALLERS:
             return key
         since = self._monotonic() - WINDOW_SECONDS

@@ -1,7 +1,7 @@
-"""Tokens of other nodes: logs in there, sends them, and says where one is needed (wire-facts §8.7).
+"""Tokens for other nodes: logs in to them, sends the tokens, and reports where a login is needed (wire-facts §8.7).
 
-A token is only sent to the origin that issued it, never to another one after a redirect. It is fetched over an
-unencrypted connection only if the other node is on this machine, or the user allowed it.
+A token is only sent to the origin that issued it, never to another one after a redirect. Over an unencrypted connection
+a token is only requested if the other node is on this machine, or if the user allows it.
 """
 
 import json
@@ -24,21 +24,21 @@ UNAUTHENTICATED: Final = 401
 AUTHORIZATION: Final = "authorization"
 
 TokenFor = Callable[[str], str | None]
-"""Returns the token to send to a URL."""
+"""Returns the token to send to a URL, or None."""
 
 
 def no_token(_: str) -> str | None:
-    """Return None: all requests are anonymous."""
+    """Return None: a `TokenFor` for anonymous requests."""
     return None
 
 
 def authorization(token: str | None) -> dict[str, str]:
-    """Return the headers that a token is sent in, none without one."""
+    """Return the headers for a token; empty without one."""
     return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
 class AccessDenied(Unavailable):
-    """A repository does not allow a request; `what` is its URL, `status` that of the answer over HTTP."""
+    """A repository denied a request; `what` is the URL, and `status` the HTTP status of the response."""
 
     MESSAGE = "{what}: {why}"
 
@@ -46,20 +46,20 @@ class AccessDenied(Unavailable):
 
 
 class LoginRequired(AccessDenied):
-    """A repository does not allow this without a token, or with the one that is stored; `what` is its URL."""
+    """A repository requires a login, or the stored token is not valid; `what` is the URL."""
 
     def advice(self) -> str:
-        """Return the command that logs in."""
+        """Return the advice with the command that logs in."""
         return f"log in with `{_login_at(self.what)}`; a login that is stored may have expired"
 
 
 class AccessForbidden(AccessDenied):
-    """A repository does not allow this to the account that the token belongs to; `what` is its URL."""
+    """The account of the token does not have the permission; `what` is the URL."""
 
     is_write: bool = False
 
     def advice(self) -> str:
-        """Return the accounts that can permit it."""
+        """Return the advice to ask for a role, and for a write the rules for new datasets."""
         advice = "ask its owner for a role: `odf access grant`, on that node"
         if not self.is_write:
             return advice
@@ -69,13 +69,13 @@ class AccessForbidden(AccessDenied):
 
 
 class BucketForbidden(AccessDenied):
-    """A bucket of S3 does not allow this over HTTP without credentials; `what` is its URL."""
+    """An S3 bucket denied a request over HTTP without credentials; `what` is the URL."""
 
     ADVICE = "a private bucket is read from s3://BUCKET/PATH, with the credentials of ODF_S3_…"
 
 
 class ObjectForbidden(NotFound):
-    """A file of a dataset whose head could be read is missing, or may not be read; `what` is its URL."""
+    """A file of a dataset is missing or access to it is denied, although the head was readable; `what` is its URL."""
 
     MESSAGE = "{what} does not exist, or may not be read (the server denies access)"
     ADVICE = (
@@ -85,24 +85,24 @@ class ObjectForbidden(NotFound):
 
 
 class NothingVisible(NotFound):
-    """A server has no dataset at a URL that may be read, without a token or with the one that is stored."""
+    """A server has no dataset at a URL, or hides it from this client."""
 
     url: str
     is_logged_in: bool = False
 
     def __str__(self) -> str:
-        """Return the missing permission."""
+        """Return a sentence that says that the dataset was not found."""
         return NotFound.__str__(self)
 
     def advice(self) -> str:
-        """Return the possible causes."""
+        """Return advice on the possible causes: a wrong name, or missing access."""
         name = "check its name, which is ACCOUNT/DATASET on a node with accounts"
         access = "ask its owner for a role" if self.is_logged_in else f"`{_login_at(self.url)}`"
         return f"{name}; or you have no access to it: {access}"
 
 
 def denial(url: str, status: int, headers: Mapping[str, str], *, is_write: bool = False) -> AccessDenied:
-    """Return the error for an answer of status 401 or 403 to a request with these headers."""
+    """Return the error for a response of status 401 or 403 to a request with these headers."""
     if status == UNAUTHENTICATED or not any(name.lower() == AUTHORIZATION for name in headers):
         return LoginRequired(what=url, why=f"the server requires a login (status {status})", status=status)
     action = "write" if is_write else "read"
@@ -131,17 +131,17 @@ class LoginFailed(Refused):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLogin:
-    """A login that the user completes in a browser."""
+    """A pending login that the user completes in a browser."""
 
     open: str
-    """The page to open."""
+    """The URL of the page to open."""
     code: str
     expires_seconds: float
     interval_seconds: float
 
 
 def origin_of(url: str) -> str:
-    """Return scheme, host and port of a URL, the port only if it is not the usual one; raises `InvalidInput`."""
+    """Return scheme, host and port of a URL, without the scheme's default port; raises `InvalidInput`."""
     try:
         parts = urlsplit(url.removeprefix(SMART_PREFIX))
         host, port = parts.hostname, parts.port
@@ -154,7 +154,7 @@ def origin_of(url: str) -> str:
 
 
 def require_encrypted(origin: str) -> None:
-    """Raise `InvalidInput` unless connections are encrypted, or stay on this machine."""
+    """Raise `InvalidInput` unless connections to an origin are encrypted or stay on this machine."""
     parts = urlsplit(origin)
     if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         text = f"{origin} is not encrypted, so others on the network could read password and token"
@@ -162,7 +162,7 @@ def require_encrypted(origin: str) -> None:
 
 
 class RemoteLogins:
-    """The tokens of other nodes; thread-safe."""
+    """Obtains and stores the tokens for other nodes; thread-safe."""
 
     def __init__(self, store: AccessStore) -> None:
         self._store = store
@@ -170,7 +170,7 @@ class RemoteLogins:
         self._pool = Pools(num_pools=2, timeout=LOGIN_TIMEOUT, retries=retries)
 
     def token(self, url: str) -> str | None:
-        """Return the token to send to a URL."""
+        """Return the stored token for the origin of a URL, or None."""
         try:
             origin = origin_of(url)
         except InvalidInput:
@@ -178,7 +178,7 @@ class RemoteLogins:
         return self._store.origin_token(origin)
 
     def keep(self, origin: str, token: str) -> str:
-        """Store a token that the other node accepts; return the name of its account; raises `LoginFailed`."""
+        """Store a token after the other node has accepted it, and return its account's name; raises `LoginFailed`."""
         status, reply = self._call(
             "GET", f"{origin}/accounts/me", headers={"Authorization": f"Bearer {token}"}
         )
@@ -190,12 +190,12 @@ class RemoteLogins:
         return str(reply.get("accountName", ""))
 
     def forget(self, origin: str) -> None:
-        """Delete the token of an origin; raises `NotFound`."""
+        """Delete the token for an origin; raises `NotFound`."""
         if not self._store.set_origin_token(origin, None):
             raise NotFound(what=f"a login at {origin}")
 
     def with_password(self, origin: str, login: str, password: str) -> str:
-        """Return a token; raises `LoginFailed`."""
+        """Log in with a password, and return the token; raises `LoginFailed`."""
         credentials = json.dumps({"login": login, "password": password})
         body = json.dumps({"loginMethod": "password", "loginCredentialsJson": credentials}).encode()
         headers = {"Content-Type": "application/json"}
@@ -205,13 +205,13 @@ class RemoteLogins:
         return _text(origin, status, reply, "accessToken")
 
     def api_of(self, origin: str) -> str:
-        """Return the origin of the API that a web frontend names; a server that names none is its own."""
+        """Return the origin of the API that a web frontend refers to; of a server that names none, its own origin."""
         status, reply = self._call("GET", f"{origin}/assets/runtime-config.json")
         named = reply.get("apiServerHttpUrl") if status == OK else None
         return origin if named is None else origin_of(str(named))
 
     def begin(self, origin: str) -> DeviceLogin:
-        """Start a login in a browser."""
+        """Start a login that the user completes in a browser; raises `LoginFailed`."""
         url = f"{origin}/platform/token/device/authorization"
         status, reply = self._call("POST", url, **_form({"client_id": CLIENT}))
         code = _text(origin, status, reply, "device_code")
@@ -226,7 +226,10 @@ class RemoteLogins:
         )
 
     def wait(self, origin: str, login: DeviceLogin, is_wanted: Callable[[], bool]) -> str:
-        """Return the token once the user has logged in; raises `LoginFailed` if that takes too long or is refused."""
+        """Wait until the user has logged in, and return the token.
+
+        Raises `LoginFailed` if the login is refused or not completed in time, or once `is_wanted` returns False.
+        """
         until, interval = time.monotonic() + login.expires_seconds, login.interval_seconds
         form = _form({"client_id": CLIENT, "device_code": login.code, "grant_type": GRANT})
         pause = threading.Event()
@@ -251,7 +254,7 @@ class RemoteLogins:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, dict[str, Any]]:
-        """Return status and JSON of a response, which is empty unless it is an object."""
+        """Return the status and the JSON object of a response, which is empty if the body is not a JSON object."""
         try:
             with self._pool.request(
                 method, url, body=body, headers=headers, preload_content=False, redirect=False
@@ -267,7 +270,7 @@ class RemoteLogins:
 
 
 def _form(fields: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return the arguments of a call that sends a form."""
+    """Return the arguments of `_call` that send a form."""
     content_type = "application/x-www-form-urlencoded"
     return {"body": urlencode(fields).encode(), "headers": {"Content-Type": content_type}}
 

@@ -1,4 +1,4 @@
-"""Permissions of roles, the response to a caller without them (wire-facts §8.6), and entries of the audit. Pure."""
+"""Permissions of roles, decisions on requests (wire-facts §8.6), and entries of the audit log. No IO."""
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum, auto
@@ -11,7 +11,7 @@ from odf_common.service.audit import bound_text
 
 
 class Action(StrEnum):
-    """The action of a request on a dataset."""
+    """The type of access to a dataset that a request needs."""
 
     READ = "read"
     WRITE = "write"
@@ -20,7 +20,7 @@ class Action(StrEnum):
 
 
 class Role(IntEnum):
-    """The permissions of an account on a dataset; each role includes those before it."""
+    """The role of an account on a dataset; each role includes the permissions of the roles before it."""
 
     READER = 1
     EDITOR = 2
@@ -29,14 +29,14 @@ class Role(IntEnum):
 
 
 class Visibility(StrEnum):
-    """The readers of a dataset: everyone, or the accounts that have a role."""
+    """The visibility of a dataset: everyone can read it, or only accounts with a role."""
 
     PUBLIC = "public"
     PRIVATE = "private"
 
 
 class Scope(StrEnum):
-    """The most that a token allows."""
+    """The maximum access that a token allows."""
 
     READ = "read"
     WRITE = "write"
@@ -44,16 +44,16 @@ class Scope(StrEnum):
 
 
 class Verdict(Enum):
-    """The outcome of a decision."""
+    """The decision on a request."""
 
     ALLOWED = auto()
     FORBIDDEN = auto()
     HIDDEN = auto()
-    """Forbidden, and the caller may not learn that the dataset exists."""
+    """Forbidden, and the caller must not learn that the dataset exists."""
     UNAUTHENTICATED = auto()
-    """An anonymous caller would create a dataset."""
+    """An anonymous caller tries to create a dataset."""
     NOT_OWN_ACCOUNT = auto()
-    """A caller would create a dataset in another account."""
+    """A caller tries to create a dataset in another account, or with a token that does not allow it."""
 
 
 NEEDED: Final = {
@@ -75,33 +75,33 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The caller of a request."""
+    """The caller of a request: its account, and the restrictions of its token."""
 
     account: Account | None = None
-    """None: anonymous."""
+    """The account of the caller, None if anonymous."""
     scope: Scope = Scope.MANAGE
     only: Incarnation | None = None
-    """The only dataset that the token is valid for; None: all."""
+    """The only dataset that the token is valid for; None if it is valid for all."""
     token_id: str = ""
-    """Public id of the token; of an invalid one, the id that it claims."""
+    """The public id of the token, even if the token is invalid."""
     has_invalid_token: bool = False
     why_not_local: str | None = None
-    """The reason why the request is not, or may not be, from a program on the node's machine; None if it is."""
+    """The reason why the request does not count as local, from a program on the node's machine; None if it does."""
 
     @property
     def name(self) -> str:
-        """Return the account's name, empty if anonymous."""
+        """Return the name of the account, empty if anonymous."""
         return "" if self.account is None else str(self.account.name)
 
     def limit_role(self, role: Role | None, dataset: Incarnation | None) -> Role | None:
-        """Return a role as restricted by the scope of the caller's token."""
+        """Return a role on a dataset as restricted by the caller's token; None if nothing remains."""
         if role is None or (self.only is not None and self.only != dataset):
             return None
         return min(role, AT_MOST[self.scope])
 
 
 def decide(action: Action, role: Role | None, visibility: Visibility) -> Verdict:
-    """Decide on an action on an existing dataset."""
+    """Return the decision on access to an existing dataset."""
     if role is not None and role >= NEEDED[action]:
         return Verdict.ALLOWED
     if visibility is Visibility.PUBLIC:
@@ -110,7 +110,7 @@ def decide(action: Action, role: Role | None, visibility: Visibility) -> Verdict
 
 
 def decide_creation(caller: Caller, owner: Name | None) -> Verdict:
-    """Decide on the creation of a dataset in an account of a multi-tenant node."""
+    """Return the decision on the creation of a dataset in an account of a multi-tenant node."""
     if caller.account is None:
         return Verdict.UNAUTHENTICATED
     role = Role.OWNER if caller.account.name == owner else None
@@ -121,7 +121,7 @@ def decide_creation(caller: Caller, owner: Name | None) -> Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The action of a request."""
+    """The facts of a request for the audit log."""
 
     caller: Caller
     address: str
@@ -129,17 +129,17 @@ class Question:
     forwarded_for: str = ""
     method: str
     route: str = ""
-    """The path's pattern; empty if there is no such path."""
+    """The pattern of the path, empty if no route matches."""
     action: str = ""
-    """Empty for a route of no dataset."""
+    """The requested action, empty for a route without a dataset."""
     dataset: str = ""
-    """The dataset's name, as in the path."""
+    """The name of the dataset, as in the path."""
     login: str = ""
-    """The account that a login named."""
+    """The account name that was used in a login."""
 
 
 def decision(question: Question, *, is_allowed: bool, status: int = 0) -> AccessDecision:
-    """Return the entry for a decision."""
+    """Return the entry of the audit log for a decision."""
     caller = question.caller
     return AccessDecision(
         account=bound_text(caller.name or question.login),

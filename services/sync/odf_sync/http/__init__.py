@@ -1,1 +1,1 @@
-"""The node's HTTP server: datasets, pushes, and authorization of requests."""
+"""The node's HTTP server: datasets, pushes, accounts, and the authorization of requests."""

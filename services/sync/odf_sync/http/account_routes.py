@@ -1,7 +1,7 @@
 """Endpoints to log in and to identify the caller (wire-facts §8.7).
 
-A login may be started by a program and completed by its user in a browser (OAuth 2.0 Device Authorization Grant).
-Pending logins are kept in memory: after a restart of sync, a login has to be started again.
+A program can start a login that its user completes in a browser (OAuth 2.0 Device Authorization Grant). Pending logins
+are kept in memory: after a restart of sync, they must be started again.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class _Login:
 
 
 class DeviceLogins:
-    """Pending logins; thread-safe."""
+    """Pending logins in a browser, in bounded memory; thread-safe."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -55,10 +55,10 @@ class DeviceLogins:
         self._logins: dict[str, _Login] = {}
 
     def begin(self, address: str) -> str:
-        """Return the code of a new login from an address.
+        """Start a login from a client address, and return its code.
 
-        While there are too many, it replaces one that has expired, or else the oldest of the address that has most: one
-        client cannot block others.
+        If there are too many logins, it replaces one that has expired, or else the oldest of the address with the most
+        logins, so that one client cannot block others.
         """
         now = self._clock.now().ms
         with self._lock:
@@ -78,12 +78,12 @@ class DeviceLogins:
         return max(self._logins, key=lambda code: logins[self._logins[code].address])  # the oldest is first
 
     def is_pending(self, code: str) -> bool:
-        """Return whether a login can be completed."""
+        """Return whether a login can still be completed."""
         with self._lock:
             return self._pending(code) is not None
 
     def complete(self, code: str, token: str) -> bool:
-        """Complete a pending login with the user's token; False if it is not pending."""
+        """Complete a login with the user's token; returns False if the login is not pending."""
         with self._lock:
             login = self._pending(code)
             if login is None:
@@ -97,11 +97,10 @@ class DeviceLogins:
         return None if is_over else login
 
     def poll(self, code: str) -> str | None:
-        """Return the token, None until the user has logged in.
+        """Return the token of a login, or None until the user has logged in.
 
-        The first answer may be lost, and other implementations repeat it: it is repeated for `REPEATED_SECONDS`.
-
-        Raises `KeyError` for an unknown code, and `TimeoutError` for one that has expired.
+        A client that has lost the response polls again, so the token is returned for `REPEATED_SECONDS`. Raises
+        `KeyError` for an unknown code, and `TimeoutError` for an expired one.
         """
         with self._lock:
             login, now = self._logins[code], self._clock.now().ms
@@ -127,10 +126,13 @@ FAILURES_OF_ACCOUNT, FAILURES_OF_ADDRESS = 10, 100  # per minute
 
 
 class AccountRoutes:
-    """Handlers of the calls that belong to no dataset."""
+    """Handlers of the endpoints for logins, the caller's account, and names of datasets by id."""
 
     def __init__(self, authorizer: Authorizer, catalog: Catalog, *, public_url: str | None = None) -> None:
-        """Serve the accounts of a node; clients are sent to `public_url`, by default to where they sent a request."""
+        """Serve the accounts of a node.
+
+        URLs for clients begin with `public_url`, by default with the origin of the request.
+        """
         self._public_url = public_url
         self._authorizer = authorizer
         self._catalog = catalog
@@ -143,7 +145,7 @@ class AccountRoutes:
         self._logins = 0  # in progress
 
     def endpoints(self) -> Iterator[Endpoint]:
-        """Yield what is served."""
+        """Yield the endpoints."""
         yield from self._identity_endpoints()
         yield from self._login_endpoints()
         yield from self._login_page_endpoints()
@@ -283,9 +285,10 @@ class AccountRoutes:
         return web.json_response({"accessToken": token.text()})
 
     async def _token(self, request: web.Request, login: str, password: str) -> Token | None:
-        """Return a new token, None for a wrong password.
+        """Return a new token, or None for a wrong password.
 
-        Raises `HTTPTooManyRequests` after too many failures, and `HTTPServiceUnavailable` during too many logins.
+        Raises `HTTPTooManyRequests` after too many failed attempts, and `HTTPServiceUnavailable` while too many logins
+        run.
         """
         note_login(request, login)
         address = counted_address(request.remote)
@@ -401,7 +404,7 @@ def _page(title: str, body: str, *, status: int = 200) -> web.Response:
 
 
 def _credentials(text: str) -> tuple[str, str] | None:
-    """Return login and password; None unless they are both strings of a JSON object."""
+    """Return the login and the password in a JSON object, or None if they are missing or not strings."""
     try:
         plain = json.loads(text)
         login, password = plain["login"], plain["password"]

@@ -1,7 +1,7 @@
 """Authentication and authorization of requests: the only module that allows or refuses them (wire-facts §8.6).
 
-On a single-tenant node, everyone may read every dataset that is not private. Its accounts may do everything, and so may
-programs on this machine, unless configured otherwise: with `off` they are as anonymous as others.
+On a single-tenant node, everyone may read all datasets that are not private. Its accounts may do everything. So may
+programs on this machine, unless ODF_HTTP_INGEST is `off`: they then count as anonymous.
 """
 
 from collections.abc import Mapping
@@ -25,23 +25,26 @@ NO_ACCOUNT: Final = "/{dataset}"  # path of a dataset on a single-tenant node
 NO_ROUTE: Final = "Not Found"
 INVALID_TOKEN: Final = "Authentication token invalid"  # noqa: S105 - a message
 IS_PROXIED: Final = web.RequestKey("is_proxied", bool)
-"""Returns whether a request comes from a proxy in the settings."""
+"""Whether a request was sent by one of the trusted proxies."""
 
 
 class HttpRefusal(OdfError):
-    """A request that is not allowed, with the response to it."""
+    """A request is not allowed; has the fields of the response."""
 
     status: int
     body: str | Mapping[str, str] | None = None
-    """The bodies that other implementations send and expect: text, JSON, or nothing."""
+    """The body that clients of other implementations expect: text, JSON, or none."""
     name: str = ""
-    """Name of the error, for clients of our own endpoints."""
+    """The name of the error, for clients of this node's own endpoints."""
     text: str = ""
     hint: str = ""
     headers: Mapping[str, str] = MappingProxyType({})
 
     def response(self, *, is_explained: bool) -> web.Response:
-        """Return the response; `is_explained` adds JSON that says why where other implementations send nothing."""
+        """Return the response.
+
+        With `is_explained`, its JSON has the reason even where other implementations send no body.
+        """
         plain = {"message": self.text, "code": self.name, "advice": self.hint}
         reasons = {key: value for key, value in plain.items() if value} if is_explained else {}
         if isinstance(self.body, str) and not reasons:
@@ -51,10 +54,10 @@ class HttpRefusal(OdfError):
 
 
 class Authorizer:
-    """Finds out who sent a request, and allows or refuses it by `access.rules`."""
+    """Identifies the caller of a request, and allows or refuses the request by `access.rules`."""
 
     def __init__(self, *, catalog: Catalog, local_writers: str, directory: Directory | None = None) -> None:
-        """Protect the datasets of a catalog. `local_writers` is the value of ODF_HTTP_INGEST.
+        """Protect the datasets of a catalog; `local_writers` is the value of ODF_HTTP_INGEST.
 
         Without a directory, the node is single-tenant and has no accounts.
         """
@@ -64,12 +67,12 @@ class Authorizer:
 
     @property
     def dataset_paths(self) -> tuple[str, ...]:
-        """Return the paths of datasets: with an account, and on a single-tenant node even without one."""
+        """Return the path patterns of datasets: with an account, and on a single-tenant node without one, too."""
         with_account = "/{account}/{dataset}"
         return (with_account,) if self.directory.is_multi_tenant else (NO_ACCOUNT, with_account)
 
     def caller(self, request: web.Request) -> Caller:
-        """Return the caller of a request; raises `HttpRefusal` unless it has a bearer token or none at all."""
+        """Return the caller of a request; raises `HttpRefusal` for an `Authorization` header without a bearer token."""
         header = request.headers.get("Authorization")
         if header is None:
             return Caller(why_not_local=_why_not_local(request))
@@ -79,7 +82,10 @@ class Authorizer:
         return self.directory.caller(token.strip())
 
     def require(self, caller: Caller, name: str, action: Action) -> CatalogEntry | None:
-        """Return the dataset of a name, None if it would be created; raises `HttpRefusal` unless this is allowed."""
+        """Return the dataset with a name, or None if it is to be created.
+
+        Raises `HttpRefusal` if the action is not allowed.
+        """
         if caller.has_invalid_token:
             raise HttpRefusal(status=401, body=INVALID_TOKEN)
         try:
@@ -95,16 +101,19 @@ class Authorizer:
         return entry
 
     def verdict(self, caller: Caller, entry: CatalogEntry, action: Action) -> Verdict:
-        """Decide on an action on an existing dataset."""
+        """Return the decision on an action on an existing dataset."""
         visibility = self.directory.visibility(entry.incarnation)
         return decide(action, self._role(caller, entry, visibility), visibility)
 
     def may_read(self, caller: Caller, entry: CatalogEntry) -> bool:
-        """Return whether a caller may read a dataset, and therefore may learn that it exists."""
+        """Return whether a caller may read a dataset, and so may learn that it exists."""
         return self.verdict(caller, entry, Action.READ) is Verdict.ALLOWED
 
     def may_find(self, caller: Caller, entry: CatalogEntry) -> bool:
-        """Return whether a caller may read a dataset that is served: on a multi-tenant node, those with an account."""
+        """Return whether a caller may read a dataset over HTTP.
+
+        A multi-tenant node serves only datasets with an account.
+        """
         if self.directory.is_multi_tenant and parse_alias(entry.alias).account is None:
             return False
         return self.may_read(caller, entry)
@@ -125,10 +134,10 @@ class Authorizer:
     def creating(
         self, dataset: DatasetId, visibility: Visibility, *, is_chosen: bool
     ) -> AbstractContextManager[str]:
-        """Return the result of `Directory.creating`.
+        """Return the context of `Directory.creating` for a new dataset.
 
-        A single-tenant node ignores the visibility unless the user has chosen it: other implementations send "private"
-        unless configured otherwise. What may have been private here before stays so.
+        A single-tenant node ignores the visibility unless the user has chosen it, because other implementations send
+        "private" by default. A dataset that may have been private on this node before stays private.
         """
         if self.directory.is_multi_tenant or is_chosen:
             return self.directory.creating(dataset, visibility)
@@ -166,7 +175,7 @@ class Authorizer:
         return HttpRefusal(status=403, name="PushForbidden", text=text, hint=hint)
 
     def _why(self, caller: Caller) -> tuple[str, str]:
-        """Return the reason why a caller may not write to a single-tenant node, and what to do."""
+        """Return the reason why a caller may not write to a single-tenant node, and the remedy."""
         if caller.account is not None:
             return "the token does not allow it", "create one with `odf token create --scope`"
         if self._local_writers == OFF:

@@ -1,6 +1,7 @@
-"""Limits on one connection: the time for the headers of a request, and the bytes of a message.
+"""Limits of one connection: the time for the headers of a request, and the number of bytes received.
 
-The number of connections is limited by a proxy in front of a public address, and by the system's limit on open files.
+The number of connections is not limited here, but by a proxy in front of a public address and by the system's limit on
+open files.
 """
 
 import asyncio
@@ -44,9 +45,9 @@ async def listen(
     tls: ssl.SSLContext | None,
     header_seconds: float,
 ) -> asyncio.Server:
-    """Accept connections, and serve each with a protocol; the headers of a request have to arrive in time.
+    """Listen on an address, and serve each connection with a protocol from `make`; raises `OSError`.
 
-    Raises `OSError`.
+    The headers of a request must arrive within `header_seconds`.
     """
     return await asyncio.get_running_loop().create_server(
         lambda: ClientConnection(header_seconds, make),
@@ -59,10 +60,10 @@ async def listen(
 
 
 class ClientConnection(asyncio.Protocol):
-    """One connection, between the transport and the protocol of the HTTP server."""
+    """A client's connection: a protocol that enforces limits between the transport and the HTTP server's protocol."""
 
     def __init__(self, header_seconds: float, make: Callable[[], asyncio.Protocol]) -> None:
-        """Wait for the transport."""
+        """Create the HTTP server's protocol by `make` once the connection is established."""
         self._header_seconds = header_seconds
         self._make = make
         self._transport: asyncio.Transport | None = None
@@ -71,14 +72,14 @@ class ClientConnection(asyncio.Protocol):
         self._is_ended = False
         self._timer: asyncio.Handle | None = None
         self.received = 0
-        """The number of received bytes."""
+        """The number of bytes received on this connection."""
         self._left: int | None = None  # bytes that may still come; None: any number
         self._is_holding = False  # instead of closing when more come
         self.is_held = False
-        """Whether more bytes have come than `hold` takes."""
+        """Whether reading is paused because more bytes were received than `hold` allows."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to serve."""
+        """Start the HTTP server's protocol and the timeout for headers."""
         OPEN.inc()
         self._transport = cast("asyncio.Transport", transport)
         # While the kernel sends a file, no callback says that the client reads nothing: the kernel itself gives up.
@@ -90,7 +91,7 @@ class ClientConnection(asyncio.Protocol):
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes on; those that begin a request start the time for its headers."""
+        """Forward bytes; the first bytes of a request start the timeout for its headers."""
         if self._inner is None or self._is_ended:
             return
         self.received += len(data)
@@ -106,42 +107,42 @@ class ClientConnection(asyncio.Protocol):
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Pass the end on."""
+        """Forward the end of the stream."""
         return None if self._inner is None else self._inner.eof_received()
 
     def pause_writing(self) -> None:
-        """Pass on that the client does not read."""
+        """Forward backpressure: the send buffer is full."""
         if self._inner is not None:
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass on that the client reads."""
+        """Forward the end of backpressure: the send buffer has room again."""
         if self._inner is not None:
             self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass on that the client has gone."""
+        """Forward that the connection was lost."""
         OPEN.dec()
         self._stop_timer()
         if self._inner is not None:
             self._inner.connection_lost(exc)
 
     def begin(self) -> None:
-        """Note that a request has begun: its headers are complete."""
+        """Count a request whose headers are complete; ends the timeout for headers."""
         self._requests += 1
         self._stop_timer()
 
     def finish(self) -> None:
-        """Note that a request has been answered."""
+        """Count a request as answered."""
         self._requests -= 1
 
     def limit(self, most: int | None) -> None:
-        """Close when more than this many bytes have come from now on; None: never."""
+        """Close the connection when more than `most` bytes are received from now on; None removes the limit."""
         self._left, self._is_holding = most, False
         self._resume()
 
     def hold(self, most: int) -> None:
-        """Pause reading after `most` more bytes, until `limit` or `hold` is called again."""
+        """Pause reading after more than `most` bytes are received from now on, until `limit` or `hold` is called."""
         self._left, self._is_holding = most, True
         self._resume()
 
@@ -161,7 +162,7 @@ class ClientConnection(asyncio.Protocol):
         self._timer = loop.call_later(self._header_seconds, self._expire, GRACE_TURNS)
 
     def _expire(self, turns: int) -> None:
-        """End the connection after some turns of the event loop, in which a request that has arrived begins."""
+        """Close the connection after some turns of the event loop, in which a request that has arrived can begin."""
         if turns:
             self._timer = asyncio.get_running_loop().call_soon(self._expire, turns - 1)
         else:
@@ -183,14 +184,14 @@ class ClientConnection(asyncio.Protocol):
 
 
 def connection_of(request: BaseRequest) -> ClientConnection:
-    """Return the connection of a request; one that has gone, or is not of this server, takes limits without effect."""
+    """Return the connection of a request. If it is closed or not of this server, limits on it have no effect."""
     protocol = None if request.transport is None else request.transport.get_protocol()
     return protocol if isinstance(protocol, ClientConnection) else ClientConnection(0, asyncio.Protocol)
 
 
 @contextmanager
 def in_flight(request: BaseRequest) -> Iterator[None]:
-    """Count a request; the time for headers does not run meanwhile."""
+    """Count a request as in flight during the `with` block; the timeout for headers does not run meanwhile."""
     connection = connection_of(request)
     connection.begin()
     try:
@@ -200,10 +201,10 @@ def in_flight(request: BaseRequest) -> Iterator[None]:
 
 
 class SentFile(web.FileResponse):
-    """A file as a response: it is sent after the handler has returned, and is in flight until then."""
+    """A file as a response, which aiohttp sends after the handler has returned; the request is in flight until then."""
 
     def set_status(self, status: int, reason: str | None = None) -> None:
-        """Set the status; a file that cannot be opened is an error of the server, which no cache may keep."""
+        """Set the status. A file that cannot be opened is an error of the server, which caches must not keep."""
         if status in NOT_OPENED:
             status, reason = NOT_OPENED[status], None
             self.headers.popall(hdrs.CACHE_CONTROL, None)
@@ -211,7 +212,7 @@ class SentFile(web.FileResponse):
         super().set_status(status, reason)
 
     async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
-        """Send the file; raises `ConnectionResetError`, which the server expects, if the client has gone."""
+        """Send the file; raises `ConnectionResetError`, which aiohttp handles, if the client has disconnected."""
         with in_flight(request):
             try:
                 return await super().prepare(request)

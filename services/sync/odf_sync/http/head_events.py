@@ -1,8 +1,9 @@
 """A dataset's commits as Server-Sent Events (WHATWG HTML, 9.2; docs/formats/notifications.md).
 
-An event has the current head. Its id is the head's hash: a client that reconnects sends the last id it received, and
-gets an event at once if the head has moved since. A notification only wakes up the streams and webhooks of a dataset,
-which read the chain themselves: a lost or repeated one is harmless, and slow clients need no queue.
+An event has the current head, and its id is the hash of the head. A client that reconnects sends the last id that it
+received, and gets an event at once if the head has moved since. Notifications only wake up the streams and webhooks of
+a dataset, which then read the chain themselves. So lost or repeated notifications are harmless, and slow clients need
+no queue.
 """
 
 import asyncio
@@ -33,21 +34,21 @@ MOVES: Final = frozenset({"committed", "dataset_removed"})
 
 
 class Bell(asyncio.Event):
-    """An event that is set when a dataset has changed; belongs to one event loop."""
+    """An event that is set when a dataset has changed; bound to one event loop."""
 
     def __init__(self) -> None:
-        """Belong to the running loop."""
+        """Bind the event to the running event loop."""
         super().__init__()
         self._loop = asyncio.get_running_loop()
 
     def ring(self) -> None:
-        """Set the event, from any thread."""
+        """Set the event; may be called from any thread."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self.set)
 
 
 class HeadWatch:
-    """The streams that wait for datasets; thread-safe."""
+    """Wakes up the event streams and webhooks of a dataset after each of its notifications; thread-safe."""
 
     def __init__(self) -> None:
         self._bells: dict[str, set[Bell]] = {}
@@ -55,12 +56,12 @@ class HeadWatch:
         self.is_closed = False
 
     def subscription(self) -> Subscription:
-        """Return the subscription that wakes up streams: every process reads all notifications."""
+        """Return the subscription to notifications. Each process reads all of them, without a consumer group."""
         return Subscription(topic=NOTIFICATIONS, handler=self._on_notification, group=False)
 
     @contextmanager
     def waiting(self, dataset: DatasetId) -> Iterator[Bell]:
-        """Yield an event that is set after each notification of a dataset while the block runs."""
+        """Yield an event that is set after each notification of a dataset during the `with` block."""
         bell, key = Bell(), str(dataset)
         with self._lock:
             self._bells.setdefault(key, set()).add(bell)
@@ -73,19 +74,19 @@ class HeadWatch:
                     del self._bells[key]
 
     def is_watched(self, dataset: DatasetId) -> bool:
-        """Return whether a stream waits for a dataset."""
+        """Return whether any stream or webhook waits for a dataset."""
         with self._lock:
             return str(dataset) in self._bells
 
     def ring(self, dataset: str) -> None:
-        """Wake up the streams of a dataset."""
+        """Wake up the streams and webhooks of a dataset."""
         with self._lock:
             bells = tuple(self._bells.get(dataset, ()))
         for bell in bells:
             bell.ring()
 
     def end_streams(self, stop: threading.Event) -> None:
-        """Wait for `stop`, then let all streams end: the server waits for them."""
+        """Block until `stop` is set, then end all streams, because the server waits for them when it stops."""
         stop.wait()
         self.is_closed = True
         with self._lock:
@@ -100,7 +101,7 @@ class HeadWatch:
 
 
 def head_facts(entry: CatalogEntry, state: ChainState) -> dict[str, object]:
-    """Return the facts that notifications have about a head (docs/formats/notifications.md)."""
+    """Return the fields of a notification about a head (docs/formats/notifications.md)."""
     return {
         "dataset": str(entry.dataset_id),
         "alias": entry.alias,
@@ -129,7 +130,7 @@ GONE: Final = b"event: gone\ndata: {}\n\n"
 
 
 class EventRoutes:
-    """Handlers of event streams."""
+    """The handler of event streams."""
 
     def __init__(self, states: ChainStates, authorizer: Authorizer, heads: HeadWatch) -> None:
         self._states = states
@@ -138,7 +139,7 @@ class EventRoutes:
         self._streams = Shares(most=MAX_STREAMS, of_caller=MAX_STREAMS_OF_CALLER)
 
     def endpoints(self) -> Iterator[Endpoint]:
-        """Yield what is served."""
+        """Yield the endpoint."""
         yield Endpoint(
             method="GET",
             path="/events",
@@ -163,7 +164,7 @@ class EventRoutes:
             return response
 
     async def _follow(self, request: web.Request, response: web.StreamResponse, bell: Bell) -> None:
-        """Send heads until the dataset may no longer be read, or the server stops."""
+        """Send an event for each new head, until the caller may no longer read the dataset or the server stops."""
         entry, last = dataset_of(request), request.headers.get(LAST_EVENT_ID, "")
         while not self._heads.is_closed:
             bell.clear()
@@ -191,7 +192,10 @@ class EventRoutes:
         return None
 
     def _current(self, request: web.Request, entry: CatalogEntry) -> ChainState | None:
-        """Return the state at the head; raises `HttpRefusal` once the caller may not read it, or the id has changed."""
+        """Return the chain state at the head; raises `HttpRefusal` if the caller may not read the dataset any more.
+
+        Likewise if another dataset has its name now.
+        """
         readable = self._authorizer.require(self._authorizer.caller(request), entry.alias, Action.READ)
         if readable is None or readable.dataset_id != entry.dataset_id:
             raise HttpRefusal(status=404)

@@ -1,4 +1,4 @@
-"""Passes pushes to ingest. Every call may be repeated: the idempotency key identifies the push."""
+"""Forwards pushes to the ingest service. Calls may be repeated, because an idempotency key identifies each push."""
 
 import threading
 import time
@@ -46,22 +46,22 @@ _OF_CODE: Final = {
 
 
 class PushRefused(OdfError):
-    """A push was not accepted, or not committed; `status` is that of the HTTP response."""
+    """A push was not accepted, or not committed; `status` is the HTTP status of the response."""
 
     status: int
     error: str
-    """Name of the error."""
+    """The name of the error."""
     text: str
     hint: str = ""
 
 
 def status_of(code: str, default: int = 400) -> int:
-    """Return the HTTP status of an error by its name."""
+    """Return the HTTP status for the name of an error, or the default."""
     return _OF_CODE.get(code, default)
 
 
 def _refusal(error: OdfError, code: grpc.StatusCode) -> PushRefused:
-    """Return the client's error, without the addresses and buckets that an error of this node may name."""
+    """Return the error for the client, without addresses and buckets of this node."""
     status = status_of(error.code, _STATUSES.get(code, 500))
     if status < 500 or code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return PushRefused(status=status, error=error.code, text=str(error), hint=error.advice())
@@ -75,7 +75,7 @@ def _refusal(error: OdfError, code: grpc.StatusCode) -> PushRefused:
 
 
 class IngestClient:
-    """A client of ingest's pushes; thread-safe."""
+    """A client of the ingest service for pushes; thread-safe."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class IngestClient:
         *,
         credentials: PeerCredentials = None,
     ) -> None:
-        """Connect on the first call; wait `timeout` seconds for ingest to be restarted."""
+        """Connect on the first call; calls are retried for `timeout` seconds while ingest restarts."""
         self._address = address
         self._credentials = credentials
         self._stub = self._new_stub()
@@ -93,39 +93,39 @@ class IngestClient:
 
     @property
     def is_stopping(self) -> bool:
-        """Return whether the service stops."""
+        """Return whether this service is stopping."""
         return self._stopping.is_set()
 
     def end_waits(self, stop: threading.Event) -> None:
-        """Stop retrying calls, since this service stops: ingest may not return before the process ends."""
+        """Block until `stop` is set, then end retries, because ingest may not restart before this process ends."""
         stop.wait()
         self._stopping.set()
 
     def check(self, request: pb.PushRequest) -> pb.PushTarget:
-        """Return the target of a push; raises `PushRefused`."""
+        """Return the push source that a push is for, after a check of its parameters; raises `PushRefused`."""
         target: pb.PushTarget = self._call(lambda stub: stub.Check, request, SHORT_CALL_SECONDS)
         return target
 
     def accept(self, request: pb.PushRequest) -> pb.PushReceipt:
-        """Return the receipt of a push that is durable; raises `PushRefused`."""
+        """Return the receipt of a push after it has been stored durably; raises `PushRefused`."""
         receipt: pb.PushReceipt = self._call(lambda stub: stub.Accept, request, CALL_SECONDS)
         return receipt
 
     def show(self, ref: str, receipt: str, wait_seconds: float = 0.0) -> pb.PushReceipt:
-        """Return a receipt, waiting up to `wait_seconds` until it is settled; raises `PushRefused`."""
+        """Return a receipt, after waiting up to `wait_seconds` until the push is settled; raises `PushRefused`."""
         request = pb.ShowPushRequest(ref=ref, receipt=receipt, wait_ms=int(wait_seconds * 1000))
         seconds = max(wait_seconds + REPLY_SECONDS, SHORT_CALL_SECONDS)
         answer: pb.PushReceipt = self._call(lambda stub: stub.Show, request, seconds)
         return answer
 
     def _new_stub(self) -> PushStub:
-        """Return a stub with its own connection."""
+        """Return a stub with a connection of its own."""
         return PushStub(channel(self._address, self._credentials))
 
     def _call(
         self, method: Callable[[PushStub], Callable[..., Reply]], request: object, seconds: float
     ) -> Reply:
-        """Call, and retry while ingest may be restarting; take `seconds` in total at most."""
+        """Call a method, with retries while ingest may be restarting, for at most `seconds` in total."""
         begun = time.monotonic()
         while True:
             stub, left = self._stub, begun + seconds - time.monotonic()

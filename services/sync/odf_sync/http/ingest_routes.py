@@ -1,8 +1,8 @@
 """Pushes over HTTP: `POST /<dataset>/ingest` (wire-facts §8.7), and `GET /<dataset>/ingest/<receipt>`.
 
-The body is streamed into a staged file, whose name is passed to ingest. One with a `Content-Encoding` (RFC 9110, 8.4)
-is decompressed in pieces, and refused without its end: aiohttp's own decompression, which is turned off, takes a gzip
-body without its end for complete.
+The body is streamed into a staged file, whose name is passed to ingest. A body with a `Content-Encoding` (RFC 9110,
+8.4) is decompressed in pieces, and refused if it is truncated. aiohttp's own decompression is turned off, because it
+accepts a truncated gzip body.
 """
 
 import asyncio
@@ -54,25 +54,26 @@ ZLIB_METHOD: Final = 8  # the low half of the first byte of a zlib header
 
 
 class UnsupportedEncoding(InvalidInput):
-    """The body is encoded in a way that this node does not read."""
+    """The body has a `Content-Encoding` that this node does not support."""
 
     ADVICE = "send the body with Content-Encoding gzip or deflate, or without one"
 
 
 class BodyCutOff(InvalidInput):
-    """The body is truncated, or is not encoded as its headers say."""
+    """The body is truncated, or does not have the encoding that its headers declare."""
 
     ADVICE = "send the whole body again"
 
 
 class BodyDecoder:
-    """Decodes one body.
+    """Decodes one body by its `Content-Encoding`.
 
-    gzip (RFC 1952) has one member or more; deflate is a zlib stream (RFC 1950), or a raw one, as some send it.
+    gzip (RFC 1952) may have several members. deflate is a zlib stream (RFC 1950), or a raw one, which some clients
+    send.
     """
 
     def __init__(self, encoding: str) -> None:
-        """Decode bodies with a `Content-Encoding`; raises `UnsupportedEncoding`."""
+        """Decode a body with this `Content-Encoding`; raises `UnsupportedEncoding`."""
         name = encoding.strip().lower()
         if name not in ("", "identity", "gzip", "x-gzip", "deflate"):
             raise UnsupportedEncoding(where="header Content-Encoding", text=f"{encoding!r} is not supported")
@@ -82,7 +83,7 @@ class BodyDecoder:
         self._has_begun = False
 
     def decode(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield what a chunk decodes to, in pieces of limited size; raises `BodyCutOff`."""
+        """Yield the decoded bytes of a chunk, in pieces of up to `DECODED_BYTES`; raises `BodyCutOff`."""
         if self._is_plain:
             yield chunk
             return
@@ -97,7 +98,7 @@ class BodyDecoder:
             chunk = self._stream.unused_data
 
     def finish(self) -> None:
-        """Raise `BodyCutOff` unless the body is complete; HTTP itself says where a plain one ends."""
+        """Raise `BodyCutOff` unless the encoded stream is complete; for an unencoded body HTTP ensures that."""
         if not self._is_plain and not self._stream.eof:
             raise self._refusal(f"ends before the end of its {self._name} stream")
 
@@ -108,7 +109,7 @@ class BodyDecoder:
             raise self._refusal(f"is not a {self._name} stream: {error}") from error
 
     def _begin(self, first: int) -> None:
-        """Start the stream, or the next member of gzip."""
+        """Start the stream, or the next member of a gzip stream."""
         if self._has_begun and self._name != "gzip":
             raise self._refusal(f"continues after the end of its {self._name} stream")
         bits = GZIP_BITS
@@ -151,21 +152,21 @@ PERMISSION_ENDED: Final = (
 
 
 class Wait(Enum):
-    """Values of the parameter `wait`."""
+    """The values of the query parameter `wait`."""
 
     COMMIT = "commit"
     NO = "no"
 
 
 class IngestRoutes:
-    """Handlers of pushes."""
+    """Handlers of pushes and their receipts."""
 
     def __init__(
         self, *, ingest: IngestClient, staging: Staging, max_bytes: int, public_url: str | None = None
     ) -> None:
-        """Accept pushes of up to `max_bytes`, decompressed, into every dataset of the node.
+        """Accept pushes of up to `max_bytes`, counted after decompression.
 
-        Receipts are at `public_url`, by default where the request was sent.
+        URLs of receipts begin with `public_url`, by default with the origin of the request.
         """
         self._public_url = public_url
         self._ingest = ingest
@@ -178,7 +179,7 @@ class IngestRoutes:
         self._waiting = ThreadPoolExecutor(PUSH_THREADS, thread_name_prefix="push-wait")
 
     def endpoints(self) -> Iterator[Endpoint]:
-        """Yield what is served."""
+        """Yield the endpoints."""
         yield Endpoint(
             method="POST",
             path="/ingest",
@@ -236,7 +237,7 @@ class IngestRoutes:
     async def _accept(
         self, request: web.Request, push: pb.PushRequest, decoder: BodyDecoder
     ) -> pb.PushReceipt:
-        """Receive the body, and return the receipt; raises `PushRefused`."""
+        """Receive the body, and return the receipt of the accepted push; raises `PushRefused`."""
         with self._received.acquire(counted_caller(request)) as has_room:
             if not has_room:
                 text = "too many pushes are being received; nothing was accepted"
@@ -257,14 +258,14 @@ class IngestRoutes:
         return web.json_response(_plain(receipt, entry, self._url(request)))
 
     def _url(self, request: web.Request) -> str:
-        """Return the URL of a request, for clients."""
+        """Return the public URL of a request."""
         return (self._public_url or f"{request.scheme}://{request.host}") + request.path
 
     async def _await_settled(self, request: web.Request, receipt: pb.PushReceipt) -> pb.PushReceipt:
-        """Return the receipt once it is settled or says why it is delayed, or as it is after `WAIT_SECONDS`.
+        """Return the receipt once the push is settled or reports a delay, or its latest state after `WAIT_SECONDS`.
 
-        Likewise if the client has gone, or if this service stops: without an answer, clients would push again what was
-        accepted.
+        The latest state is also returned if the client has disconnected or this service stops: without a response,
+        clients would push again what has been accepted.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + WAIT_SECONDS
@@ -285,7 +286,7 @@ class IngestRoutes:
         return receipt
 
     async def _receive(self, request: web.Request, staged: StagedFile, decoder: BodyDecoder) -> None:
-        """Write the decoded body to a staged file; raises `PushRefused` and `InvalidInput` if that is not complete."""
+        """Write the decoded body to a staged file; raises `PushRefused` and `InvalidInput` if it is incomplete."""
         size, pace = 0, pace_of_body()
         while True:
             try:
@@ -299,7 +300,10 @@ class IngestRoutes:
             size = await self._run(self._write, staged, decoder.decode(chunk), size)
 
     def _write(self, staged: StagedFile, pieces: Iterator[bytes], before: int) -> int:
-        """Append to a staged file of `before` bytes; return its size. Raises `PushRefused` if it is too large."""
+        """Append pieces to a staged file of `before` bytes, and return its size.
+
+        Raises `PushRefused` if it is too large.
+        """
         size = before
         for written in staged.write(pieces):
             size = before + written
@@ -321,7 +325,7 @@ class IngestRoutes:
 
 
 def _in_json(handler: Handler) -> Handler:
-    """Return a handler that answers with the errors of another one as JSON."""
+    """Return a handler that converts the errors of `handler` to JSON responses."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         try:
@@ -359,11 +363,11 @@ def _error(error: PushRefused) -> web.Response:
 
 
 async def _say_nothing_yet(_: web.Request) -> None:
-    """Leave a client that expects 100-continue waiting until its headers were checked."""
+    """Delay the response to `Expect: 100-continue` until the headers have been checked."""
 
 
 async def _send_continue(request: web.Request) -> None:
-    """Ask a client that expects it for the body."""
+    """Send 100 Continue if the client expects it."""
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -377,7 +381,7 @@ def _wait_of(request: web.Request) -> Wait | None:
 
 
 def _push_request(request: web.Request, entry: CatalogEntry) -> pb.PushRequest:
-    """Return the push that the request's parameters and headers describe; raises `InvalidInput`."""
+    """Return the push with the parameters and headers of the request; raises `InvalidInput`."""
     if "uploadToken" in request.query:
         raise InvalidInput(
             where="parameter uploadToken", text="uploads are not supported: send the data as the body"
@@ -404,7 +408,7 @@ def _push_request(request: web.Request, entry: CatalogEntry) -> pb.PushRequest:
 
 
 def _public_text(receipt: pb.PushReceipt) -> str:
-    """Return the reason why a push is refused or delayed, without the file that is on a full disk."""
+    """Return the reason why a push was refused or delayed, without file names of this node."""
     return DISK_TEXT if receipt.code == DISK_CODE else receipt.text
 
 

@@ -1,11 +1,11 @@
-"""Objects that clients send: `PUT data/<hash>` and `PUT checkpoints/<hash>` (wire-facts §8.2), and archives of blocks.
+"""Uploads of objects, `PUT data/<hash>` and `PUT checkpoints/<hash>` (wire-facts §8.2), and of archives of blocks.
 
-An object belongs to a dataset once a block refers to it; until then nothing leads to it but its hash. A new dataset has
-no name yet, but its objects are already accepted. An archive of blocks belongs to no dataset before it is read: it is
-accepted for a name only while a push to it may refer to it, so that nothing else fills the disk.
+An object belongs to a dataset once a block refers to it. Objects are even accepted for a dataset that is being pushed
+and has no name yet. An archive of blocks belongs to no dataset before it is read. It is accepted for a name only while
+a push to that name may refer to it, so that nothing else can fill the disk.
 
-What has arrived of an upload that was interrupted is kept: a client that knows it asks for its size, by an empty body
-with `Content-Range: bytes */SIZE`, and continues there, with `Content-Range: bytes FIRST-LAST/SIZE`.
+The bytes of an interrupted upload are kept. A client that supports it asks for their number, by an empty body with
+`Content-Range: bytes */SIZE`, and continues there, with `Content-Range: bytes FIRST-LAST/SIZE`.
 """
 
 import asyncio
@@ -39,15 +39,15 @@ LINGERING_SECONDS: Final = 60.0
 @dataclass(eq=False, slots=True)
 class _Exchange:
     archive_bytes: int
-    """Maximum bytes of its archive."""
+    """The maximum size of the archive in bytes."""
     archive: Multihash | None = None
-    """The one that has been sent."""
+    """The hash of the archive that the client uploads, None before its upload begins."""
     until: float = inf
-    """When it is over: after its end, uploads that were interrupted may still be continued."""
+    """The time of expiry: after the end of the exchange, interrupted uploads may still be continued for a while."""
 
 
 class OpenPushes:
-    """The pushes that are in progress, by the name that they are for."""
+    """The pushes in progress, by the dataset name that they push to."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -58,7 +58,7 @@ class OpenPushes:
         self._listeners: dict[DatasetId, list[Listener]] = {}
 
     def dataset(self, alias: str) -> DatasetId | None:
-        """Return the dataset that is being pushed to a name, or was a short time ago; None if there is none."""
+        """Return the dataset that is being pushed to a name, or was within `LINGERING_SECONDS`, else None."""
         reserved = self._datasets.get(alias.lower())
         if reserved:
             return reserved[-1]
@@ -66,21 +66,24 @@ class OpenPushes:
         return dataset if self._clock() < until else None
 
     def are_of_others(self, alias: str, dataset: DatasetId) -> bool:
-        """Return whether another dataset is being pushed to a name."""
+        """Return whether another dataset is being pushed to this name."""
         return any(other != dataset for other in self._datasets.get(alias.lower(), ()))
 
     def bytes_received(self, alias: str) -> int:
-        """Return the number of bytes of objects that have arrived for a name while it is pushed to."""
+        """Return the number of bytes of objects that were received for the pushes to a name."""
         return self._received[alias.lower()]
 
     def note_received(self, alias: str, count: int) -> None:
-        """Note that bytes of an object have arrived."""
+        """Add to the number of received bytes, if a push to the name is in progress."""
         if alias.lower() in self._datasets:
             self._received[alias.lower()] += count
 
     @contextmanager
     def exchanging(self, alias: str, archive_bytes: int = ARCHIVE_BYTES_LIMIT) -> Iterator[None]:
-        """Accept one archive of blocks for a name, of at most `archive_bytes`."""
+        """Accept the upload of one archive for a name, of at most `archive_bytes`, during the `with` block.
+
+        If the upload has begun, it can be continued for `LINGERING_SECONDS` after that.
+        """
         now = self._clock()
         remaining = {
             name: [exchange for exchange in exchanges if now < exchange.until]
@@ -95,7 +98,10 @@ class OpenPushes:
             exchange.until = self._clock() + (0 if exchange.archive is None else LINGERING_SECONDS)
 
     def archive_limit(self, alias: str, name: Multihash) -> int | None:
-        """Return the maximum bytes of an archive for a name, None if it is not accepted; an exchange takes one only."""
+        """Return the maximum size in bytes of an archive uploaded for a name, None if it is not accepted.
+
+        The first call for a hash assigns it to an exchange, which accepts no other archive.
+        """
         now = self._clock()
         exchanges = [exchange for exchange in self._exchanges.get(alias.lower(), ()) if now < exchange.until]
         for wanted in (name, None):
@@ -106,18 +112,18 @@ class OpenPushes:
         return None
 
     def archives(self, alias: str) -> tuple[Multihash, ...]:
-        """Return the archives that are accepted for a name, and may have been sent."""
+        """Return the hashes of the archives that are accepted for a name and may have been uploaded."""
         exchanges = self._exchanges.get(alias.lower(), ())
         return tuple(exchange.archive for exchange in exchanges if exchange.archive is not None)
 
     def note_object(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> None:
-        """Note that an object of a dataset has been stored."""
+        """Notify the listeners of a dataset that an object has been stored."""
         for listener in tuple(self._listeners.get(dataset, ())):
             listener(kind, name)
 
     @contextmanager
     def listening(self, dataset: DatasetId, listener: Listener) -> Iterator[None]:
-        """Call a function, in any thread, for each object of a dataset that is stored."""
+        """Call `listener` for each object of a dataset that is stored during the `with` block; from any thread."""
         listeners = self._listeners.setdefault(dataset, [])
         listeners.append(listener)
         try:
@@ -129,7 +135,7 @@ class OpenPushes:
 
     @contextmanager
     def pushing(self, alias: str, dataset: DatasetId) -> Iterator[None]:
-        """Accept objects of a dataset."""
+        """Accept objects of a dataset that is pushed to a name during the `with` block, and for a while after it."""
         alias = alias.lower()
         datasets = self._datasets.setdefault(alias, [])
         datasets.append(dataset)
@@ -155,25 +161,25 @@ _RANGE: Final = re.compile(
 
 
 def upload_file(home: Path, alias: str, name: Multihash) -> Path:
-    """Return the folder of partly received objects: for each dataset apart, whose editors trust each other."""
+    """Return the file for a partial upload. Each dataset has its own files, as its editors trust each other."""
     return home / UPLOADED / f"{hashlib.sha3_256(alias.lower().encode()).hexdigest()[:32]}-{name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedUpload:
-    """The file of an upload until it is complete, and its receiver then."""
+    """The file that an upload is written to, and the functions that check for and store the complete object."""
 
     file: Path
     name: Multihash
     has: Callable[[], bool]
-    """Return whether an upload of this name was taken before."""
+    """Returns whether the object has been stored already."""
     take: Callable[[Path], None]
     most: int = MAX_OBJECT_BYTES
     note: Callable[[int], object] = int
-    """Called with the number of bytes as they arrive."""
+    """Called with the number of bytes whenever some arrive."""
 
     async def store_if_complete(self, file: PartialFile) -> bool:
-        """Store all bytes, or remove them; return whether they hash to the name."""
+        """Store the file if its content has the expected hash, else delete it; returns whether it was stored."""
         if file.hash() != self.name:
             file.path.unlink()
             return False
@@ -183,7 +189,7 @@ class ExpectedUpload:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The byte range of a body; `first` is None if it has none, and asks for the number that has arrived."""
+    """The byte range of a body. `first` is None for a request without bytes, which asks how many have arrived."""
 
     first: int | None
     size: int
@@ -194,13 +200,13 @@ class _Part:
 
 
 class ObjectUploads:
-    """Receives objects: one is stored if its bytes hash to its name, and if so durably."""
+    """Receives uploads: objects are stored durably if their bytes have the expected hash."""
 
     def __init__(self) -> None:
         self._received = shares_of_bodies()
 
     async def receive(self, request: web.Request, upload: ExpectedUpload, caller: Hashable) -> web.Response:
-        """Take in the body of a request, or say how much of an earlier one has arrived."""
+        """Receive the body of a request, or respond with the number of bytes that an earlier request has brought."""
         length = request.content_length
         if length is None:
             return _refusal(411, "Content-Length is required")
@@ -240,7 +246,7 @@ async def _receive(request: web.Request, upload: ExpectedUpload, part: _Part) ->
 
 
 def _part(request: web.Request, length: int) -> _Part | None:
-    """Return the byte range of the body; None if the headers contradict each other."""
+    """Return the byte range of the body, or None if the headers contradict each other."""
     text = request.headers.get(hdrs.CONTENT_RANGE)
     if text is None:
         return _Part(0, length)
@@ -255,7 +261,7 @@ def _part(request: web.Request, length: int) -> _Part | None:
 
 
 async def _write(request: web.Request, file: PartialFile, pace: Pace, note: Callable[[int], object]) -> bool:
-    """Append the body to a file; return False if the client stopped sending, or is too slow."""
+    """Append the body to a file; returns False if the client sends nothing for too long, or too slowly."""
     try:
         while chunk := await pace.read(request.content.read(CHUNK_BYTES)):
             note(len(chunk))

@@ -1,8 +1,8 @@
 """Reads without a copy: `GET /datasets`, and `GET /<dataset>/tail` and `/<dataset>/metadata`.
 
-`/datasets` lists the datasets that the caller may read, a page at a time (ADR 0060). The others are what the other
-implementation's clients read as JSON. Queries over HTTP are refused as that implementation refuses them without a
-signing key: this node runs queries for those on its own machine only.
+`/datasets` lists the datasets that the caller may read, in pages (ADR 0060). The other endpoints have the JSON that
+clients of the other implementation read. Queries over HTTP are refused, with the response that the other implementation
+sends if it has no signing key: this node only runs queries for users of its own machine.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _UNITS: Final = {"milliseconds": "MILLIS", "microseconds": "MICROS", "nanosecond
 
 
 def parquet_schema(schema: pa.Schema) -> str:
-    """Return the schema of a Parquet file of such records, a line per field."""
+    """Return the schema of a Parquet file with such records, in the `message` notation with one line per field."""
     buffer = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), buffer)
     # Arrow prints the same schema in its own words.
@@ -94,7 +94,7 @@ NOT_CACHED: Final = {hdrs.CACHE_CONTROL: "no-cache"}
 
 
 class DataFormat(Enum):
-    """Layouts of records in JSON."""
+    """Layouts of records in a JSON response."""
 
     ARRAY_OF_OBJECTS = "JsonAoS"
     OBJECT_OF_ARRAYS = "JsonSoA"
@@ -102,13 +102,13 @@ class DataFormat(Enum):
 
 
 class SchemaFormat(Enum):
-    """Formats of the schema of records."""
+    """Formats of the schema in a response."""
 
     PARQUET = "Parquet"
 
 
 class Part(Enum):
-    """A definition of a dataset."""
+    """The definitions of a dataset that `/metadata` can return."""
 
     ATTACHMENTS = "Attachments"
     INFO = "Info"
@@ -120,15 +120,15 @@ class Part(Enum):
 
 
 class ReadRoutes:
-    """Handlers of reads."""
+    """Handlers of `/tail` and `/metadata`."""
 
     def __init__(self, datasets: NodeDatasets) -> None:
-        """Serve every dataset of the node."""
+        """Serve the datasets of a node."""
         self._datasets = datasets
         self._threads = ThreadPoolExecutor(READS_AT_A_TIME, thread_name_prefix="read")
 
     def endpoints(self) -> Iterator[Endpoint]:
-        """Yield what is served."""
+        """Yield the endpoints."""
         yield Endpoint(
             method="GET",
             path="/tail",
@@ -182,7 +182,10 @@ class ReadRoutes:
         data_format: DataFormat,
         schema_format: SchemaFormat | None,
     ) -> bytes:
-        """Return the whole answer: to write much JSON takes seconds, which would hold up the event loop."""
+        """Return the body of the response.
+
+        Runs in a thread, as large JSON takes seconds and would block the event loop.
+        """
         table = self._records(entry, limit, skip)
         answer: dict[str, object] = {"data": [], "dataFormat": data_format.value}
         if table is not None:
@@ -192,7 +195,7 @@ class ReadRoutes:
         return json.dumps(answer).encode()
 
     def _records(self, entry: CatalogEntry, limit: int, skip: int) -> pa.Table | None:
-        """Return the records; None if the dataset has no slice. Raises `NotFound`, `web.HTTPBadRequest`."""
+        """Return the requested records, None if the dataset has none; raises `NotFound` and `web.HTTPBadRequest`."""
         dataset, blobs = entry.dataset_id, self._datasets.blobs
         state = self._datasets.states.current(dataset)
         if state is None:
@@ -225,7 +228,7 @@ class ReadRoutes:
 
 
 def _laid_out(table: pa.Table, layout: DataFormat) -> object:
-    """Return records as JSON has them: times as RFC 3339, `op` as 0 to 3."""
+    """Return the records as JSON values in a layout: timestamps as RFC 3339, `op` as 0 to 3."""
     names = distinct(table.column_names)
     rows = [[plain(row[name]) for name in names] for row in record_rows(table)]
     match layout:
@@ -238,7 +241,7 @@ def _laid_out(table: pa.Table, layout: DataFormat) -> object:
 
 
 def _definition(part: Part, state: ChainState) -> object:
-    """Return a definition without its kind, as the part's name has that; None if the dataset has none."""
+    """Return a definition without its `kind`, or None if the dataset does not have it."""
     definitions = state.definitions
     match part:
         case Part.SEED:
@@ -303,16 +306,16 @@ HEADERS: Final = {hdrs.CACHE_CONTROL: "no-cache", hdrs.VARY: hdrs.AUTHORIZATION}
 
 
 class ListRoutes:
-    """The handler of the list."""
+    """The handler of `/datasets`, the list of datasets."""
 
     def __init__(self, own: OwnDatasets, authorizer: Authorizer) -> None:
-        """List the datasets of a node to those who may read them."""
+        """List the datasets of a node that the caller may read."""
         self._own = own
         self._authorizer = authorizer
         self._makers = ThreadPoolExecutor(PARALLEL_LISTS, thread_name_prefix="list")
 
     def endpoints(self) -> Iterator[Endpoint]:
-        """Yield what is served."""
+        """Yield the endpoint."""
         yield Endpoint(
             method="GET",
             path=f"/{PATH}",

@@ -1,7 +1,7 @@
 """The server's end of a pull (wire-facts §8.4).
 
-A list of objects takes several times its size in memory: long ones wait for each other before they are received, none
-may have many more objects than the chain, and answers are written in parts.
+A list of objects takes several times its size in memory. So long lists wait for each other before they are received, no
+list may have many more objects than the chain, and responses are written in parts.
 """
 
 import asyncio
@@ -50,14 +50,14 @@ TOO_LONG: Final = "a list of more objects than the chain refers to"
 
 
 def large_lists() -> LargeMessages:
-    """Return the room for long lists; it is not that of pushes, as anyone may pull."""
+    """Return the memory budget for long lists of objects. It is separate from that of pushes, as everyone may pull."""
     refusal = msg.Internal(phase=msg.Phase.PULL_OBJECTS, error_message=TOO_MANY_LISTS)
     return LargeMessages(LISTS_BYTES, small=SMALL_LIST_BYTES, refusal=refusal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullSource:
-    """The dataset that is pulled, with its head at the start."""
+    """The dataset that a client pulls, and its head at the start."""
 
     blobs: BlobStore
     public_url: str | None
@@ -66,7 +66,7 @@ class PullSource:
     lists: LargeMessages
 
     def range_of(self, request: msg.PullRequest) -> Range | msg.Fault:
-        """Return the blocks that are asked for, or why there are none such."""
+        """Return the range of blocks that a client requests, or the fault if it does not exist."""
         head = request.stop_at or self.head
         if head != self.head and not self._is_ancestor(head, self.head):
             text = f"no block {head}" if not self._has(head) else f"{head} is not in the chain"
@@ -79,11 +79,11 @@ class PullSource:
         return msg.InvalidInterval(head=head, tail=after)
 
     def plan(self, blocks: Range) -> msg.TransferPlan:
-        """Return the totals of a range."""
+        """Return the number of blocks, objects and records in a range, and the bytes of its blocks and objects."""
         return plan_of(block_reader(self.blobs, self.dataset), blocks)
 
     def pack(self, blocks: Range) -> BinaryIO:
-        """Return the archive of a range, in a file that the caller closes."""
+        """Return a file with the archive of a range; the caller closes it."""
         out = spool_file(self.blobs)
         try:
             with translate_os_errors():
@@ -101,7 +101,7 @@ class PullSource:
 
 
 async def serve_pull(channel: Channel, source: PullSource, request: web.Request) -> None:
-    """Offer a range, send its blocks, and say where objects are, until the client closes."""
+    """Accept a pull, send its blocks, and answer lists of objects with their URLs, until the client closes."""
     pull = await channel.expect(msg.PullRequest, PROMPT_SECONDS)
     blocks = await asyncio.to_thread(source.range_of, pull)
     if not isinstance(blocks, Range):
@@ -119,7 +119,7 @@ async def serve_pull(channel: Channel, source: PullSource, request: web.Request)
 
 
 async def _answer_next(channel: Channel, source: PullSource, request: web.Request, lists: "_Lists") -> None:
-    """Receive a list and answer it; nothing of it is in memory afterwards."""
+    """Receive and answer a list of objects; its memory is freed afterwards."""
     try:
         async with lists.next() as files, asyncio.timeout(seconds_for(ANSWER_BYTES * len(files))):
             # A client that reads slowly would keep the room that others wait for.
@@ -133,7 +133,7 @@ async def _answer_next(channel: Channel, source: PullSource, request: web.Reques
 
 
 class _Lists:
-    """The lists of objects of an exchange; each object of the chain may be listed a few times."""
+    """Receives the lists of objects of an exchange. Each object of the chain may be listed `TIMES_LISTED` times."""
 
     def __init__(
         self,
@@ -153,9 +153,9 @@ class _Lists:
 
     @asynccontextmanager
     async def next(self) -> AsyncIterator[tuple[msg.ObjectFile, ...]]:
-        """Receive a list, once there is room for it if it is long, and answer it inside the block.
+        """Receive a list, and yield it for the answer; a long list waits for room in the memory budget.
 
-        Raises `TransferRefused` if there are too many objects, or no room.
+        Raises `TransferRefused` if the lists have too many objects, or there is no room.
         """
         downloads = await self._small()
         if downloads is not None:
@@ -174,7 +174,7 @@ class _Lists:
             yield await self._count_files(downloads)
 
     async def _small(self) -> msg.DownloadsRequest | None:
-        """Return the items as a list; None as soon as there are too many, and the rest is not read."""
+        """Return the next list if it is short; None once it turns out to be long, when reading is paused."""
         now = asyncio.get_running_loop().time
         until = now() + IDLE_SECONDS
         self._connection.hold(SMALL_LIST_BYTES)
@@ -195,7 +195,7 @@ class _Lists:
         return downloads.object_files
 
     async def _widen(self) -> None:
-        """Allow objects of blocks before the range, too: those of a copy may have been lost."""
+        """Also allow objects of blocks before the range, because the client may have lost its copies of them."""
         if self._is_part:
             self._is_part = False
             chain = Range(after=None, head=self._source.head)
@@ -211,7 +211,10 @@ def _refusal(text: str) -> TransferRefused:
 
 
 def _location(source: PullSource, request: web.Request, file: msg.ObjectFile) -> msg.TransferUrl:
-    """Return the download URL of an object: by the store, which must not see the client's token, or by this node."""
+    """Return the download URL of an object, from the store if it has one, else from this node.
+
+    The store must not see the client's token.
+    """
     download = source.blobs.download_url(source.dataset, file.object_type.kind, file.physical_hash)
     if download is None:
         return url_of(source.public_url, request, file)
@@ -219,7 +222,7 @@ def _location(source: PullSource, request: web.Request, file: msg.ObjectFile) ->
 
 
 def url_of(public_url: str | None, request: web.Request, file: msg.ObjectFile) -> msg.TransferUrl:
-    """Return this node's own URL of an object, as seen by the requesting client."""
+    """Return this node's own URL of an object, for the client that sent the request."""
     origin = public_url or f"{request.scheme}://{request.host}"
     base = request.rel_url.raw_path.rpartition("/")[0]
     url = f"{origin}{base}/{file.object_type.kind}/{file.physical_hash}"

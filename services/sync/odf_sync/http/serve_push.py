@@ -1,4 +1,4 @@
-"""The server's end of a push (wire-facts §8.5): readers see none of it before the head moves."""
+"""The server's end of a push (wire-facts §8.5). Readers see no part of it before the head moves."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -69,19 +69,19 @@ MORE_OBJECTS: Final = 1000  # that a client may list too many
 
 
 def held_blocks() -> LargeMessages:
-    """Return the room for the blocks of open pushes."""
+    """Return the disk budget for the blocks of pushes in progress."""
     refusal = msg.Internal(phase=msg.Phase.PUSH_METADATA, error_message=TOO_MUCH_HELD)
     return LargeMessages(MAX_HELD_BYTES, small=SMALL_HELD_BYTES, refusal=refusal)
 
 
 def held_bytes(plan: msg.TransferPlan) -> int:
-    """Return the bytes that a plan's blocks may take until the push ends."""
+    """Return the maximum bytes of disk that the blocks of a plan take until the push ends."""
     return 2 * plan.bytes_in_raw_blocks + HELD_BLOCK_BYTES * plan.num_blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushTarget:
-    """The target of a push: the name in its URL, the dataset that has it, and the head at the start."""
+    """The target of a push: the name in its URL, the dataset that has this name, and its head at the start."""
 
     datasets: NodeDatasets
     home: Path
@@ -94,20 +94,20 @@ class PushTarget:
     large: LargeMessages
     held: LargeMessages
     decoding: AbstractContextManager[object]
-    """Held by one push at a time while its large blocks are decoded."""
+    """A lock that a push holds while it decodes large blocks."""
     creating: Callable[[DatasetId, msg.DatasetVisibility], AbstractContextManager[str]]
-    """Yields the creation of a new dataset, which has the visibility if it succeeds."""
+    """Returns a context with the creation id of a new dataset, which has the visibility if the creation succeeds."""
     may_replace: Callable[[], Awaitable[bool]]
-    """Return whether the caller may replace the dataset's history."""
+    """Returns whether the caller may replace the chain of the dataset."""
     may_find: Callable[[CatalogEntry], bool]
-    """Return whether the caller may know of a dataset."""
+    """Returns whether the caller may learn that a dataset exists."""
     require_allowed: Callable[[Action], None]
-    """Raise `TransferRefused` unless the caller may still do this to the dataset."""
+    """Raises `TransferRefused` unless the caller may still perform an action on the dataset."""
 
     def dataset_of(self, blocks: SpooledBlocks, *, is_forced: bool) -> DatasetId | None:
-        """Return the dataset that the blocks are for; None if it is new and they do not begin with its Seed.
+        """Return the dataset that the blocks belong to; None if it is new and the blocks do not begin with a Seed.
 
-        Raises `TransferRefused` if a forced chain has another id or kind.
+        Raises `TransferRefused` if a forced push would change the dataset's id or kind.
         """
         # Only this block is decoded here, unless it is too long for a Seed; `Acceptance` admits all of them.
         first = next(iter(blocks))
@@ -122,7 +122,7 @@ class PushTarget:
         return dataset
 
     def require_target(self, dataset: DatasetId | None) -> DatasetId:
-        """Return the dataset; raises `TransferRefused` if it cannot have the name."""
+        """Return the dataset; raises `TransferRefused` if it cannot have the name, or if it is None."""
         if dataset is None:
             raise _refusal(msg.Phase.PUSH_UPLOADS, "the first block is not a Seed")
         if self.entry is not None:
@@ -135,9 +135,10 @@ class PushTarget:
         return dataset
 
     def complete(self, acceptance: Acceptance, dataset: DatasetId, push: msg.PushRequest) -> None:
-        """Move the head; a new dataset is never visible to others than it should be.
+        """Move the head, or create the dataset with its visibility from the start.
 
-        Objects may have been sent and checked for hours: a token that was revoked since moves no head.
+        Permissions are checked again: sending and checking the objects may have taken hours, and the token may have
+        been revoked.
         """
         acceptance.await_checks()
         self.require_allowed(Action.CREATE)
@@ -151,7 +152,7 @@ class PushTarget:
     def uploads(
         self, request: web.Request, dataset: DatasetId, files: tuple[msg.ObjectFile, ...]
     ) -> msg.UploadsReply:
-        """Return the upload URLs of the objects that this node lacks."""
+        """Return the upload instructions for objects: URLs for those that this node does not have."""
         return msg.UploadsReply(
             object_transfer_strategies=tuple(self._upload(request, dataset, file) for file in files)
         )
@@ -168,16 +169,16 @@ class PushTarget:
         return msg.Upload(object_file=file, push_strategy=msg.PushStrategy.HTTP_UPLOAD, upload_to=upload_to)
 
     def stored_path(self, name: Multihash) -> Path:
-        """Return the path of an uploaded object."""
+        """Return the file for a partial upload of an object or archive."""
         return upload_file(self.home, self.alias, name)
 
     def archive_bytes(self) -> int:
-        """Return the number of bytes that have arrived of the archives to which exchanges of this name may refer."""
+        """Return the number of bytes received of the archives to which pushes to this name may refer."""
         return sum(size_of(self.stored_path(name)) or 0 for name in self.pushes.archives(self.alias))
 
 
 async def serve_push(channel: Channel, target: PushTarget, request: web.Request) -> None:
-    """Receive blocks and objects, check them all, and have the head moved."""
+    """Receive blocks and objects, check them all, and move the head."""
     push = await channel.expect(msg.PushRequest, PROMPT_SECONDS)
     # Before anything is sent. The head may still move during the transfer, so it is compared again at the end.
     if push.current_head != target.head:
@@ -204,7 +205,7 @@ async def serve_push(channel: Channel, target: PushTarget, request: web.Request)
 
 @asynccontextmanager
 async def _refusing(channel: Channel) -> AsyncIterator[None]:
-    """Refuse the push if the block raises `InvalidInput`: a close frame has room for 50 characters of the reason."""
+    """Send a refusal if the block raises `InvalidInput`. The close frame only has room for 50 characters of it."""
     try:
         yield
     except InvalidInput as error:
@@ -214,7 +215,7 @@ async def _refusing(channel: Channel) -> AsyncIterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ReceivedPush:
-    """The blocks of a push, and the uploaded archive that they were in."""
+    """The blocks of a push, and the file of the archive that contained them, if it was uploaded."""
 
     blocks: SpooledBlocks
     archive: Path | None
@@ -229,7 +230,7 @@ class _ReceivedPush:
 async def _received_blocks(
     channel: Channel, target: PushTarget, request: web.Request, plan: msg.TransferPlan
 ) -> _ReceivedPush:
-    """Return the blocks, once there is room for their message."""
+    """Receive the blocks of a push; a large message waits for room in the memory budget."""
     size = message_bytes(plan)
     async with target.large.receiving(size, counted_caller(request)):
         connection_of(request).limit(size + SMALL_BYTES)
@@ -249,7 +250,7 @@ async def _received_blocks(
 async def _receive(
     channel: Channel, target: PushTarget, request: web.Request, push: msg.PushRequest, received: _ReceivedPush
 ) -> None:
-    """Receive objects for the blocks, check them all, and have the head moved."""
+    """Receive the objects that the blocks refer to, check everything, and move the head."""
     blocks, is_forced = received.blocks, push.force_update_if_diverged
 
     def count_received() -> int:
@@ -289,7 +290,7 @@ async def _receive(
 def _unpack(
     blobs: BlobStore, batch: msg.BlocksBatch, plan: msg.TransferPlan, archive: Path | None = None
 ) -> SpooledBlocks:
-    """Return the blocks of an archive, in a file; raises `InvalidInput` unless they are as planned."""
+    """Return the blocks of an archive, spooled to a file; raises `InvalidInput` unless they match the plan."""
     if batch.num_blocks != plan.num_blocks:
         text = f"{batch.num_blocks} blocks, but {plan.num_blocks} planned"
         raise InvalidInput(text=text, where="new_blocks")
@@ -314,7 +315,10 @@ async def _receive_objects(
     *,
     most: int,
 ) -> None:
-    """Say where the objects of each list go, up to `most` in total, and wait until they have been sent."""
+    """Answer each list of objects with upload URLs, and wait until its objects have been uploaded.
+
+    The lists may have up to `most` objects in total.
+    """
     count = 0
     while True:
         count += len(uploads.object_files)
@@ -329,7 +333,10 @@ async def _receive_objects(
 
 
 async def _await_uploads(channel: Channel, received: Callable[[], int]) -> None:
-    """Return when all objects were sent; ask for the progress meanwhile, while bytes of objects are `received`."""
+    """Wait until the client reports that all objects of a list were uploaded; meanwhile, ask for the progress.
+
+    `received` returns the number of bytes of objects received so far. Raises `TimeoutError` once none arrive any more.
+    """
     before, fruitless, unanswered = received(), 0, 0
     while fruitless < MAX_FRUITLESS_MESSAGES:
         try:
@@ -355,7 +362,7 @@ async def _await_uploads(channel: Channel, received: Callable[[], int]) -> None:
 
 
 def _other_name_refusal(alias: str) -> TransferRefused:
-    """Return the refusal of a dataset that exists under another name, which it contains if it fits a close frame."""
+    """Return the refusal of a dataset that exists under another name, with the name if a close frame has room."""
     texts = (
         f"it has this dataset as {alias}",
         f"it has this as {alias}",

@@ -62,7 +62,7 @@ Json = dict[str, Any]
 
 
 def with_description(authorizer: Authorizer, endpoints: Iterable[Endpoint]) -> tuple[Endpoint, ...]:
-    """Return the endpoints, and the one that describes them all."""
+    """Return the endpoints, and one more for the OpenAPI description of them all."""
 
     async def send(_: web.Request) -> web.Response:
         return web.json_response(description)
@@ -74,7 +74,7 @@ def with_description(authorizer: Authorizer, endpoints: Iterable[Endpoint]) -> t
 
 
 def public_keys(settings: Settings) -> Endpoint:
-    """Return the endpoint of the keys that clients encrypt secrets to, as a JWK set (RFC 7517)."""
+    """Return the endpoint with the public keys to encrypt secrets with, as a JWK set (RFC 7517)."""
 
     async def send(_: web.Request) -> web.Response:
         # Imported when it is first asked for, as it takes a tenth of a second and few clients encrypt.
@@ -94,7 +94,7 @@ def public_keys(settings: Settings) -> Endpoint:
 
 
 def describe(authorizer: Authorizer, endpoints: Iterable[Endpoint]) -> Json:
-    """Return the description of endpoints."""
+    """Return the OpenAPI description of the endpoints."""
     paths: Json = {}
     for endpoint in endpoints:
         for path in endpoint.full_paths(authorizer):
@@ -164,9 +164,9 @@ def serve_http(
     *,
     audit: Audit | None = None,
 ) -> None:
-    """Serve until stopped, over https if that is configured; an address that is in use is retried and logged.
+    """Serve until `stop` is set, over HTTPS if configured. An address that is in use is logged and retried.
 
-    Raises `Unavailable` unless an address is configured.
+    Raises `Unavailable` if no address is configured.
     """
     if not are_users_known():
         log.warning(USERS_UNKNOWN)
@@ -196,7 +196,7 @@ def endpoints(
     *,
     peers: Peers,
 ) -> tuple[Endpoint, ...]:
-    """Return all that the node serves over HTTP."""
+    """Return all endpoints of the node."""
     pushes = OpenPushes()
     resources = ResourceRoutes(peers.resources, authorizer)
     rooms = (

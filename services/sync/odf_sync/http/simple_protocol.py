@@ -1,11 +1,11 @@
 """References, blocks and objects of a dataset over HTTP (spec: Simple Transfer Protocol; wire-facts §8.2), and packs.
 
-A block is sent as the committed bytes, never encoded again. Blocks and objects, named by hash, may be cached forever;
-references must be revalidated. The tag of an object is its hash, even while the node has no copy of it.
+The bytes of a block are sent as committed, without re-encoding. Blocks and objects are named by hash, so they may be
+cached forever; references must be revalidated. The ETag of an object is its hash, even if the node has no local copy.
 
 A pack is many blocks, or the signatures of many blocks, in one response (ADRs 0039 and 0064):
 `packs/<hash>?after=<hash>` and `signature-packs/<hash>?after=<hash>`. Only clients that support the headers of
-`refs/head` request packs. A pack may end early; the client requests the rest.
+`refs/head` request packs. A pack may end early; the client then requests the rest.
 """
 
 import asyncio
@@ -59,17 +59,17 @@ Content = Callable[[Multihash, bytes], bytes]
 
 
 class BlockPacks:
-    """Sends packs of the blocks of a store, and of their signatures."""
+    """Sends packs of blocks, and of their signatures."""
 
     def __init__(self, datasets: NodeDatasets) -> None:
         self._datasets = datasets
 
     async def send(self, request: web.Request) -> web.StreamResponse:
-        """Send the block in the path and those before it, newest first, up to the one that `after` names."""
+        """Send the block in the path and the blocks before it, newest first, down to but without the block `after`."""
         return await self._send(request, PACK_MEDIA_TYPE, self._open_dataset(request), lambda _, raw: raw)
 
     async def send_signatures(self, request: web.Request) -> web.StreamResponse:
-        """Send the signatures of the same blocks in the same order, nothing for a block without one."""
+        """Send the signatures of the same blocks in the same order. A block without a signature has an empty entry."""
         stored = self._open_dataset(request)
 
         def signature(name: Multihash, _: bytes) -> bytes:
@@ -98,7 +98,7 @@ class BlockPacks:
 
 
 def hash_in_url(text: str) -> Multihash:
-    """Return a hash that is part of a URL, in any multibase encoding; raises `HTTPBadRequest`."""
+    """Return the hash in a URL, in any multibase encoding; raises `HTTPBadRequest`."""
     try:
         return Multihash.parse(text)
     except InvalidInput as error:
@@ -108,9 +108,10 @@ def hash_in_url(text: str) -> Multihash:
 def _pieces(
     stored: StoredDataset, newest: Multihash, after: Multihash | None, content: Content
 ) -> Iterator[bytes]:
-    """Yield a pack in pieces; it ends before a block that is missing or damaged: asked for alone, that is named.
+    """Yield a pack in pieces; it ends before a missing or damaged block.
 
-    It also ends when the store becomes unavailable. Raises `Unavailable` if the first block cannot be read.
+    The client then requests that block alone, and gets an error for it. The pack also ends if the store becomes
+    unavailable. Raises `Unavailable` if the first block cannot be read.
     """
     size, piece = 0, bytearray()
     try:
@@ -146,16 +147,16 @@ _RANGE: Final = re.compile(r"bytes=[0-9]*-[0-9]*", re.IGNORECASE)
 
 
 class SentObject(SentFile):
-    """A file with an object as a response; its conditions were checked, except `If-Range`."""
+    """An object as a response with a file. Conditions of the request have been checked before, except `If-Range`."""
 
     def __init__(self, path: Path, name: Multihash) -> None:
-        """Send a file, whose times mean nothing."""
+        """Send the object in a file, with the object's hash as the ETag and without the file's modification time."""
         super().__init__(path, headers=FOR_EVER)
         self._tag = _tag(name)
 
     @property
     def etag(self) -> ETag | None:
-        """Return the object's tag, if the file can be sent."""
+        """Return the ETag of the file; the header is set to that of the object."""
         return super().etag
 
     @etag.setter
@@ -164,14 +165,14 @@ class SentObject(SentFile):
 
     @property
     def last_modified(self) -> None:
-        """Return None: the object has no such time."""
+        """Return None, as an object has no modification time."""
 
     @last_modified.setter
     def last_modified(self, _: object) -> None:
         pass
 
     async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
-        """Send the file, or the range that was asked for."""
+        """Send the object, or the requested range of it."""
         headers = request.headers.copy()
         is_outdated = headers.get(hdrs.IF_RANGE, self._tag) != self._tag
         if is_outdated or _RANGE.fullmatch(headers.get(hdrs.RANGE, "")) is None:
@@ -182,7 +183,7 @@ class SentObject(SentFile):
 
 
 class ObjectDownloads:
-    """Answers with objects; used in the event loop only."""
+    """Responds with objects; to be used in one event loop."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
@@ -192,9 +193,10 @@ class ObjectDownloads:
     async def answer(
         self, request: web.Request, dataset: DatasetId, kind: ObjectKind, name: Multihash
     ) -> web.StreamResponse:
-        """Return an object; raises `NotFound`.
+        """Return the response with an object; raises `NotFound`.
 
-        For HEAD an object is not fetched, nor for a client that has it: the response to HEAD then is of the whole.
+        The object is not fetched from the store for HEAD, nor if the client has it already. The response to HEAD
+        describes the whole object, even if a range is requested.
         """
         path = await asyncio.to_thread(self._blobs.local_copy, dataset, kind, name)
         is_met, is_known = _is_met(request.if_match, name), _has(request.if_none_match, name)
@@ -211,7 +213,7 @@ class ObjectDownloads:
         return SentObject(path or await self.local_path(dataset, kind, name), name)
 
     async def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
-        """Return a file with an object; requests for the same object share a fetch, and its error."""
+        """Return a local file with an object; concurrent requests for an object share one fetch and its error."""
         key = (dataset, kind, name)
         fetch = self._fetches.get(key)
         if fetch is None:
@@ -228,12 +230,12 @@ def _tag(name: Multihash) -> str:
 
 
 def _has(tags: tuple[ETag, ...] | None, name: Multihash) -> bool:
-    """Return whether one of the tags belongs to an object."""
+    """Return whether one of the ETags is that of an object."""
     return any(tag.value in (str(name), ANY) for tag in tags or ())
 
 
 def _is_met(tags: tuple[ETag, ...] | None, name: Multihash) -> bool:
-    """Return whether `If-Match` names an object; a weak tag matches none (RFC 9110, section 13.1.1)."""
+    """Return whether `If-Match` holds for an object; weak ETags never match (RFC 9110, section 13.1.1)."""
     return tags is None or _has(tuple(tag for tag in tags if not tag.is_weak), name)
 
 
@@ -247,7 +249,7 @@ MISSING: Final = {
 
 
 class SimpleProtocol:
-    """Handlers for the routes of a dataset; names are not case-sensitive."""
+    """Handlers of the Simple Transfer Protocol's routes; dataset names are not case-sensitive."""
 
     def __init__(
         self,
@@ -255,7 +257,7 @@ class SimpleProtocol:
         home: Path,
         pushes: OpenPushes | None = None,
     ) -> None:
-        """Serve every dataset of the node; take objects for those that are being pushed, too."""
+        """Serve the datasets of a node; uploads are also accepted for datasets that are being pushed."""
         self._datasets = datasets
         self._home = home
         self._pushes = pushes or OpenPushes()
@@ -264,7 +266,7 @@ class SimpleProtocol:
         self._downloads = ObjectDownloads(datasets.blobs)
 
     def endpoints(self) -> Iterator[Endpoint]:
-        """Yield what is served."""
+        """Yield the endpoints."""
         yield Endpoint(
             method="GET",
             path="/refs/{ref}",
@@ -333,7 +335,7 @@ class SimpleProtocol:
         return answer
 
     def _head(self, dataset: DatasetId) -> tuple[Multihash | None, dict[str, str]]:
-        """Return the head, and the headers that say what the node offers of the dataset."""
+        """Return the head, and the headers that announce what the node offers for the dataset."""
         blobs, offered = self._datasets.blobs, {}
         head = self._datasets.refs.head(dataset)
         if next(blobs.names(dataset, ObjectKind.SIGNATURE), None) is not None:
@@ -409,7 +411,7 @@ def _upload_endpoint(
 
 
 def _keep(file: Path) -> None:
-    """Leave an archive where the push finds it."""
+    """Keep the uploaded archive in its file, where the push reads it."""
     del file
 
 

@@ -66,7 +66,7 @@ Serve = Callable[[Channel], Awaitable[None]]
 
 
 class SmartProtocol:
-    """Handlers of the routes; an exchange ends with a close frame, whatever happens in it."""
+    """Handlers of the Smart Transfer Protocol's routes. Each exchange ends with a close frame, even after an error."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class SmartProtocol:
         authorizer: Authorizer,
         pushes: OpenPushes,
     ) -> None:
-        """Serve every dataset of the node; new ones get their visibility by `authorizer`."""
+        """Serve the datasets of a node; `authorizer` decides on the visibility of new datasets."""
         self._datasets = datasets
         self._settings = settings
         self._replies = replies
@@ -91,7 +91,7 @@ class SmartProtocol:
         self._push_shares = Shares(most=EXCHANGES, of_caller=EXCHANGES_OF_CALLER)
 
     def endpoints(self) -> Iterator[Endpoint]:
-        """Yield what is served."""
+        """Yield the endpoints."""
         yield Endpoint(
             method="GET",
             path="/pull",
@@ -111,7 +111,7 @@ class SmartProtocol:
         )
 
     async def _close(self, _: web.Application) -> None:
-        """End all exchanges, because the node stops."""
+        """Close all exchanges, because the node stops."""
         going = [
             socket.close(code=WSCloseCode.GOING_AWAY, message=b"the node stops") for socket in self._open
         ]
@@ -160,7 +160,7 @@ class SmartProtocol:
         return await self._upgrade(request, PUSH, serve, MAX_MESSAGE_BYTES, offered)
 
     def _offer_headers(self, caller: Caller) -> dict[str, str]:
-        """Return the headers that say what a push may use."""
+        """Return the headers that announce what this node supports in a push."""
         offered = {msg.CONTINUES_HEADER: msg.YES, msg.SIGNATURES_HEADER: msg.YES}
         if self._authorizer.keeps_private(caller):
             offered[msg.CHOSEN_HEADER] = msg.YES
@@ -182,7 +182,10 @@ class SmartProtocol:
         max_bytes: int,
         offered: Mapping[str, str] = MappingProxyType({}),
     ) -> web.StreamResponse:
-        """Run an exchange, if the headers ask for one of our version; `offered`: headers of the answer."""
+        """Upgrade the request to WebSocket, and run an exchange; `offered` are headers of the response.
+
+        Requests without a valid upgrade and protocol version are refused.
+        """
         refusal = _unfit(request)
         if refusal is not None:
             return refusal
@@ -205,7 +208,7 @@ class SmartProtocol:
 
 
 def _require_allowed(request: web.Request, action: Action) -> None:
-    """Raise `TransferRefused` unless the token that came with the request allows an action now."""
+    """Raise `TransferRefused` unless the token of the request allows an action now."""
     try:
         require_still_allowed(request, action)
     except NotAllowed as error:
@@ -214,7 +217,7 @@ def _require_allowed(request: web.Request, action: Action) -> None:
 
 
 def _unfit(request: web.Request) -> web.Response | None:
-    """Return the answer to a request that is not an upgrade, or asks for another version; None if it fits."""
+    """Return the refusal of a request that is no WebSocket upgrade or has an unsupported version, else None."""
     if request.method != hdrs.METH_GET:  # HEAD, which other routes have together with GET
         return web.Response(status=405, headers={hdrs.ALLOW: hdrs.METH_GET})
     if "upgrade" not in request.headers.get("Connection", "").lower():
@@ -236,7 +239,7 @@ def _unfit(request: web.Request) -> web.Response | None:
 
 
 async def _closed_after_refusal(channel: Channel) -> None:
-    """Wait for the client to close; raises `PeerClosed`, `ProtocolViolated` if it sends more, or `TimeoutError`."""
+    """Wait for the client to close after a refusal; raises `PeerClosed`, `ProtocolViolated` or `TimeoutError`."""
     try:
         await channel.receive(FAULT_SECONDS)
     except TimeoutError as error:
@@ -244,7 +247,7 @@ async def _closed_after_refusal(channel: Channel) -> None:
 
 
 async def _run(channel: Channel, request: web.Request, serve: Serve) -> None:
-    """Serve an exchange to its end; a fault is sent as a close frame's reason."""
+    """Run an exchange to its end; the reason of a failure is sent in the close frame."""
     facts = {"path": request.path}
     try:
         await serve(channel)

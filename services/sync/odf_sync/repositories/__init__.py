@@ -1,6 +1,6 @@
 """Remote datasets to pull from and push to, one module per kind of repository.
 
-Remote datasets are not trusted: reads are limited in size here, and hashed by the caller.
+Remote datasets are not trusted: their modules limit the size of each read, and the caller checks hashes.
 """
 
 from urllib.parse import urlparse
@@ -33,9 +33,9 @@ __all__ = [
 def remote_dataset(
     url: str, token_for: TokenFor = no_token, *, settings: Settings | None = None
 ) -> RemoteDataset:
-    """Return the dataset at a URL; raises `InvalidInput` for a scheme that has none.
+    """Return the remote dataset at a URL; raises `InvalidInput` for an unsupported scheme.
 
-    Without settings, buckets are read without credentials, and other nodes may name public addresses only.
+    Without settings, buckets are read without credentials, and nodes may only refer to public addresses.
     """
     scheme = urlparse(url).scheme
     networks = PUBLIC if settings is None else trusted_networks(settings)
@@ -54,7 +54,7 @@ def remote_dataset(
 
 
 def target(url: str, settings: Settings) -> Target | None:
-    """Return the store of files at a URL to push to; None if the URL is that of a node."""
+    """Return the folder or bucket at a URL to push to; None for any other URL, such as that of a node."""
     scheme = urlparse(url).scheme
     if scheme == "file":
         return FolderTarget(url)

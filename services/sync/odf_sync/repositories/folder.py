@@ -1,6 +1,6 @@
 """A dataset in a folder in the common layout (wire-facts §6.1), to pull from and to push to.
 
-A file that is pushed appears whole, or not at all.
+Pushed files are written atomically: a reader sees a complete file or none.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, Remot
 
 
 class RemoteFolder(RemoteDataset):
-    """A folder in the common layout."""
+    """A dataset in a folder, to pull from."""
 
     def __init__(self, url: str) -> None:
         """Open the folder; raises `NotFound` if it does not exist."""
@@ -33,16 +33,17 @@ class RemoteFolder(RemoteDataset):
         self._is_private: bool | None = None
 
     def head(self) -> Multihash:
-        """Return the head; raises `NotFound`."""
+        """Return the head; raises `NotFound` if the folder has none."""
         head = self._store.head()
         if head is None:
             raise NotFound(what=f"a dataset in {self.url}")
         return head
 
     def is_private(self) -> bool:
-        """Return whether it is a dataset in the home of a node that keeps it private, or may do so.
+        """Return whether the dataset is in the home of a node that keeps it private, or may do so.
 
-        It is if it comes from a private dataset of that home, published or not. What cannot be read may be private.
+        This includes datasets that are derived from a private dataset of that home. What cannot be read counts as
+        private.
         """
         if self._is_private is None:
             try:
@@ -67,18 +68,18 @@ class RemoteFolder(RemoteDataset):
         return False
 
     def block(self, name: Multihash) -> bytes:
-        """Return a block's bytes."""
+        """Return the bytes of a block; raises `InvalidInput` if they exceed `BLOCK_LIMIT`."""
         if self._store.size(ObjectKind.BLOCK, name) > BLOCK_LIMIT:
             raise InvalidInput(text=f"longer than {BLOCK_LIMIT} bytes", where=f"block {name}")
         return self._store.read_block(name)
 
     def signatures(self, blocks: Sequence[Multihash], after: Multihash | None) -> Iterator[bytes]:
-        """Yield the signatures that are files."""
+        """Yield the signature of each block, or empty bytes if it has no signature file."""
         del after
         return (stored_signature(self._store, name) or b"" for name in blocks)
 
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
-        """Copy an object."""
+        """Append the bytes of an object to `out`, from the position of `out` on."""
         size = self._store.size(kind, name)
         if size > limit:
             raise InvalidInput(text=f"{size} bytes, but declared {limit}", where=f"{kind}/{name}")
@@ -101,7 +102,7 @@ LOCK: Final = ".lock"  # hidden, so that no reader takes it for an object
 
 @guarded_methods
 class FolderTarget:
-    """One dataset's folder; several processes may push to it at once."""
+    """A dataset in a folder, to push to; several processes may push at the same time."""
 
     def __init__(self, url: str) -> None:
         """Use the folder of a file:// URL, which need not exist yet."""
@@ -110,13 +111,13 @@ class FolderTarget:
         self._folder = Path(unquote(urlsplit(url).path))
 
     def head(self) -> Multihash | None:
-        """Return the head; None if nothing was pushed yet."""
+        """Return the head, None if nothing has been pushed yet."""
         if not durable.exists(self._folder / "refs" / HEAD):
             return None
         return FolderDataset(self._folder).head()
 
     def block(self, name: Multihash) -> bytes:
-        """Return a block's bytes, unchecked; raises `NotFound`."""
+        """Return the bytes of a block, which are not checked against its hash; raises `NotFound`."""
         return FolderDataset(self._folder).read_block(name)
 
     def has(self, kind: ObjectKind, name: Multihash) -> bool:
@@ -124,11 +125,11 @@ class FolderTarget:
         return durable.exists(self._file(kind, name))
 
     def blocks(self) -> Iterator[Multihash]:
-        """Yield nothing: `put` itself checks what exists."""
+        """Yield nothing, because `put` itself checks whether an object exists."""
         return iter(())
 
     def put(self, kind: ObjectKind, name: Multihash, content: BinaryIO) -> None:
-        """Store an object durably, unless it exists; raises `Damaged` if its bytes do not match its name."""
+        """Store an object durably unless it exists; raises `Damaged` if its bytes do not match its name."""
         target = self._file(kind, name)
         if durable.exists(target):
             return
@@ -149,7 +150,7 @@ class FolderTarget:
             pending.unlink(missing_ok=True)
 
     def move_head(self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash) -> None:
-        """Move `refs/head`, durably; raises `HeadMoved` if it is not `expected`, and then nothing has changed."""
+        """Move `refs/head` durably; raises `HeadMoved`, without changes, if the head is not `expected`."""
         head = self._folder / "refs" / HEAD
         durable.make_folder(head.parent, is_shared=True)
         with durable.lock_file(self._folder / LOCK):

@@ -1,4 +1,4 @@
-"""A dataset served by the Simple Transfer Protocol, or by any server of static files (wire-facts §8.2)."""
+"""A dataset that a node serves by the Simple Transfer Protocol, or any server as static files (wire-facts §8.2)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -44,10 +44,10 @@ S3_HEADER: Final = "x-amz-request-id"  # of all answers of S3
 
 
 class Retry(urllib3.Retry):
-    """Retries of requests; one that a server has not answered in time is not sent again: it would wait as long."""
+    """Retries of requests, except of those that timed out: the next attempt would probably wait as long."""
 
     def increment(self, *arguments: Any, **named: Any) -> Self:  # noqa: ANN401 - passed on
-        """Return the retries that are left; raises the error of the last attempt if there are none."""
+        """Return the remaining retries; raises the error of the last attempt if there are none, and after a timeout."""
         error = named.get("error")
         if isinstance(error, urllib3.exceptions.ReadTimeoutError):
             raise error
@@ -63,7 +63,7 @@ READ_RETRY: Final = Retry(
 
 
 class UnexpectedStatus(Unavailable):
-    """A server answered with a status other than success."""
+    """A server responded with an unexpected status, which is neither a success, nor 404, nor a denial of access."""
 
     status: int
 
@@ -72,25 +72,25 @@ UNUSABLE: Final = (AddressForbidden, AccessDenied, NotFound, UnexpectedStatus)
 
 
 class UrlExpired(Unavailable):
-    """A URL that a node gave for an object is not valid any more; `what` is the URL, without its signature."""
+    """A URL that a node gave for an object has expired; `what` is the URL without its signature."""
 
     MESSAGE = "{what} was valid until {expires_at}, and the transfer took longer"
     ADVICE = "run the same command again: what has arrived is not transferred again"
 
     expires_at: str
-    """RFC 3339."""
+    """The time at which the URL expired, in RFC 3339."""
 
 
 def by_url_or_place(
     location: msg.TransferUrl, by_url: Callable[[], None], by_place: Callable[[], None]
 ) -> None:
-    """Transfer an object by the URL that a node gave for it, or by its place below the URL that the user gave.
+    """Transfer an object by the URL that the node gave for it, or else by its path below the dataset's URL.
 
-    A node may know itself by another name than the user does: kamu gives http://127.0.0.1:P/… to a client of
-    http://localhost:P. Whether that is the same node cannot be known without a connection that the other node chose.
-    So its URL is not used if the address is private; otherwise it gets no token, as any other origin, and may refuse.
-    The URL of an object store may have expired. If the place is refused too, raises `UrlExpired`, or the error of the
-    URL if it is still valid.
+    A node may use another host name for itself than the user does: kamu gives http://127.0.0.1:P/… to a client of
+    http://localhost:P. Whether that is the same node cannot be found out without connecting to an address that the
+    other node chose. So the URL is not used if its address is private. At another origin it gets no token, and may deny
+    access. The URL of an object store may have expired. If both attempts fail, raises `UrlExpired` for an expired URL,
+    else the error of the URL.
     """
     try:
         by_url()
@@ -106,7 +106,7 @@ def by_url_or_place(
 
 @contextmanager
 def _files_may_be_missing() -> Iterator[None]:
-    """Raise `ObjectForbidden` for status 403: the head was read with the same rights."""
+    """Raise `ObjectForbidden` for status 403: the head was readable, so the file may be missing instead."""
     try:
         yield
     except AccessDenied as error:
@@ -116,7 +116,7 @@ def _files_may_be_missing() -> Iterator[None]:
 
 
 def _is_past(text: str) -> bool:
-    """Return whether a time is past; one that another node has written in its own way is not."""
+    """Return whether a timestamp is in the past; False if another node has written it in an unknown format."""
     try:
         return Timestamp.parse(text) < Timestamp.from_datetime(datetime.now(UTC))
     except InvalidInput:
@@ -124,34 +124,34 @@ def _is_past(text: str) -> bool:
 
 
 class HttpDataset:
-    """A node's Simple Transfer Protocol, or any server of static files."""
+    """A remote dataset that is read over HTTP by the Simple Transfer Protocol."""
 
     def __init__(self, url: str, token: str | None = None, networks: Networks = PUBLIC) -> None:
-        """Use the dataset at a URL, with a bearer token if there is one; sends no request yet.
+        """Use the dataset at a URL, with a bearer token if one is given. No request is sent yet.
 
-        Other origins that it redirects to have to be at public addresses, or in `networks`.
+        Redirects to other origins must lead to public addresses or into `networks`.
         """
         self.url = url
         self._base = url.rstrip("/") + "/"
         self.sends_packs = False
-        """Whether the server sends many blocks in one response; known once the head was read."""
+        """Whether the server sends packs (many blocks in one response); known after the head was read."""
         self.gives_urls = False
-        """Whether an exchange by the Smart protocol gives URLs of a bucket for objects; likewise."""
+        """Whether Smart exchanges with the server give URLs of a bucket for objects; known after the head was read."""
         self._sends_signatures = False
         self._networks = networks
         self._client = NodeClient(self._base, networks, timeout=READ_TIMEOUT, retries=READ_RETRY)
         self._headers = authorization(token)
         self.is_public: bool | None = None
-        """Whether everyone may read the dataset; known once the head was read, from a server that says so."""
+        """Whether everyone may read the dataset; None before the head was read, or if the server does not say."""
 
     def head(self) -> Multihash:
-        """Return the head; raises `NotFound`."""
+        """Return the head; raises `NotFound` if the dataset does not exist or is not visible to this client."""
         with self._opened_head() as answer:
             text = self.content(answer, HEAD, MAX_REFERENCE_BYTES)
             return self._read_head(text, answer.headers)
 
     def head_by(self, session: NodeSession) -> Multihash | None:
-        """Return the head, None if there is none, over the connection that an exchange takes next."""
+        """Return the head, None if there is none, over a connection that the next exchange of `session` reuses."""
         document = session.document(self._base + HEAD, self._headers, MAX_REFERENCE_BYTES)
         if document is None:
             with suppress(NotFound):
@@ -161,7 +161,7 @@ class HttpDataset:
         return None if content is None else self._read_head(content, headers)
 
     def _read_head(self, text: bytes, headers: Mapping[str, str]) -> Multihash:
-        """Note what the server offers, as it says with the head, and return the head."""
+        """Store the capabilities that the server announces in the headers of the head, and return the head."""
         self.sends_packs = headers.get(PACKS_HEADER) == PACK_VERSION
         self.gives_urls = headers.get(msg.DIRECT_HEADER) == msg.YES
         said = headers.get(msg.EVERYONE_HEADER)
@@ -173,11 +173,14 @@ class HttpDataset:
             raise InvalidInput(text=f"not a hash: {text[:80]!r}", where=f"{self._base}{HEAD}") from error
 
     def is_private(self) -> bool:
-        """Return whether the server says so; one that does not say may need the token, if there is one."""
+        """Return whether the dataset is private; if the server does not say, whether a token is used."""
         return bool(self._headers) if self.is_public is None else not self.is_public
 
     def is_read_by_everyone(self) -> bool:
-        """Return whether everyone may read a dataset whose head was read; a server that does not say is asked again."""
+        """Return whether everyone may read the dataset; the head must have been read.
+
+        If the server did not say, the head is requested again without a token.
+        """
         if self.is_public is not None or not self._headers:
             return self.is_public is not False
         try:
@@ -196,18 +199,18 @@ class HttpDataset:
             ) from error
 
     def block(self, name: Multihash) -> bytes:
-        """Return a block's bytes."""
+        """Return the bytes of a block; raises `NotFound`, and `InvalidInput` if they exceed `BLOCK_LIMIT`."""
         path = f"{ObjectKind.BLOCK}/{name}"
         with _files_may_be_missing(), self.get(path) as answer:
             return self.content(answer, path, BLOCK_LIMIT)
 
     def pack(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
-        """Yield blocks from one response, if the server announced packs with its head."""
+        """Yield blocks from one response, if the server has announced packs."""
         if self.sends_packs:
             yield from self._pack("packs", newest, after, BLOCK_LIMIT)
 
     def signatures(self, blocks: Sequence[Multihash], after: Multihash | None) -> Iterator[bytes]:
-        """Yield signatures from one response, if the server announced with its head that it has some."""
+        """Yield signatures from one response, if the server has announced that it has signatures."""
         if self._sends_signatures:
             yield from self._pack("signature-packs", blocks[0], after, SIZE_LIMIT)
 
@@ -223,7 +226,10 @@ class HttpDataset:
             answer.close()  # the connection too, unless all was read
 
     def stored_blocks(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
-        """Yield blocks by the Smart protocol, if the server has it: kamu encodes old ones again for the Simple one."""
+        """Yield blocks by the Smart protocol, if the server supports it.
+
+        kamu re-encodes old blocks in the Simple protocol, which changes their hashes.
+        """
         blocks: dict[Multihash, bytes] = {}
         with suppress(NotFound), connect(f"{self._base}pull", PULL, self._headers) as connection:
             # By force: if `after` is not in the chain there, all of it is sent.
@@ -236,12 +242,12 @@ class HttpDataset:
         yield from reversed(blocks.values())
 
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
-        """Download an object, or what follows the bytes that `out` has."""
+        """Append the bytes of an object to `out`, from the position of `out` on."""
         with _files_may_be_missing():
             self.download(f"{self._base}{kind}/{name}", self._headers, out, limit)
 
     def download(self, url: str, headers: Mapping[str, str], out: Sink, limit: int) -> None:
-        """Download a URL to `out`, continuing at the position of `out`; raises `InvalidInput` beyond `limit` bytes."""
+        """Download a URL to `out`, from the position of `out` on; raises `InvalidInput` for more than `limit` bytes."""
         start = out.tell()
         with self._request(url, headers, start) as answer:
             skipped = 0 if answer.status == PARTIAL else start  # a server may ignore the range
@@ -263,11 +269,11 @@ class HttpDataset:
         return bytes(content)
 
     def get(self, path: str, start: int = 0) -> urllib3.BaseHTTPResponse:
-        """Return the response to a request for a path below the URL, from byte `start` on; its body is not read yet."""
+        """Return the response for a path below the dataset's URL, from byte `start` on, with its body unread."""
         return self._request(self._base + path, self._headers, start)
 
     def document(self, path: str, limit: int) -> bytes:
-        """Return a document of at most `limit` bytes; raises `NotFound`."""
+        """Return the document at a path, of at most `limit` bytes; raises `NotFound`."""
         with self.get(path) as answer:
             return self.content(answer, path, limit)
 
@@ -291,7 +297,7 @@ class HttpDataset:
 
 
 def _chunks(answer: urllib3.BaseHTTPResponse, url: str) -> Iterator[bytes]:
-    """Yield the body of a response as it arrives; a lost connection raises `Unavailable`, after all that arrived."""
+    """Yield the body of a response as it arrives; raises `Unavailable` if the connection is lost."""
     is_empty = True
     while True:
         try:

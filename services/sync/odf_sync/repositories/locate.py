@@ -1,4 +1,4 @@
-"""Locates remote datasets: by URL, or by alias or id in a named repository."""
+"""Finds the URL of a remote dataset that is given as a URL, or by alias or id in a named repository."""
 
 import json
 from dataclasses import dataclass
@@ -27,17 +27,17 @@ TRY_LATER: Final = frozenset({408, 425, 429})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """The URL of a dataset, and the id that it must have if the user gave one."""
+    """The URL of a remote dataset, and its id if the user gave that."""
 
     url: str
     dataset: DatasetId | None = None
 
 
 def locate(repositories: LocalRepositories, text: str, token_for: TokenFor = no_token) -> Location:
-    """Return the location of a dataset; sends a request to the repository if the dataset is named by id.
+    """Return the location of a dataset. A dataset given by id, or without an account, is looked up at the node.
 
-    Raises `InvalidInput` unless the text names a remote dataset, `UnknownRepository`, and `NotFound` if the
-    repository does not have that id.
+    Raises `InvalidInput` unless the text names a remote dataset, `UnknownRepository`, and `NotFound` if the repository
+    does not have that id.
     """
     match parse_ref_any(text):
         case Url():
@@ -60,10 +60,10 @@ def locate(repositories: LocalRepositories, text: str, token_for: TokenFor = no_
 def name_in_repository(
     repositories: LocalRepositories, repo: Name, dataset: DatasetId, name: Name, token_for: TokenFor
 ) -> RemoteAlias:
-    """Return the name of a dataset in a repository, or the name for a new one.
+    """Return the name of a dataset in a repository, or the name under which a push creates it.
 
-    A node returns its name for the id; a new dataset is created in the token's account if the node has accounts.
-    Raises `UnknownRepository`, and `LoginRequired` without an account there.
+    A node is asked for its name of the id. A new dataset goes to the account of the token, if the node has accounts.
+    Raises `UnknownRepository`, and `LoginRequired` if that needs a login.
     """
     base = repositories.find(repo).url
     if not _is_node(base):
@@ -107,7 +107,10 @@ def _name_of_id(
 
 
 def is_multi_tenant(base: str, token_for: TokenFor) -> bool:
-    """Return whether names there have accounts; a server that does not say so has none (wire-facts §8.7)."""
+    """Return whether dataset names on the server begin with an account.
+
+    False if the server does not say (wire-facts §8.7).
+    """
     try:
         return _document(base, "info", token_for).get("isMultiTenant") is True
     except (NotFound, AccessDenied):
@@ -119,7 +122,7 @@ def is_multi_tenant(base: str, token_for: TokenFor) -> bool:
 
 
 def _account_meant(base: str, token_for: TokenFor) -> Name | None:
-    """Return the account that a name without one means: on a node with accounts the own one, if logged in there."""
+    """Return the account of a name without one: on a node with accounts the user's own, if logged in; else None."""
     rest = base.removeprefix(SMART_PREFIX)
     if not _is_node(base) or not token_for(rest) or not is_multi_tenant(rest, token_for):
         return None

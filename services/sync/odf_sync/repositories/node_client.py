@@ -1,12 +1,12 @@
-"""HTTP requests to a node that the user named, and to URLs in its responses: redirects and URLs of objects.
+"""HTTP requests to a node that the user named, and to the URLs in its responses: redirects and URLs of objects.
 
-These URLs are not trusted. Origins other than the node's own get no token of ours, even if the node gave it with the
-URL: it sends our token back with its URLs. They must have a public address, or one in `ODF_FETCH_NETWORKS`: otherwise a
-node could make this one send requests inside its network.
+These URLs are not trusted. Origins other than the node's get no token of this client, even if the node sent it back
+with the URL. They must be at public addresses, or within `ODF_FETCH_NETWORKS`; else a node could make this one send
+requests inside its own network.
 
-A response has a least pace: a server that sends a byte occasionally does not hold a pull forever. A socket's timeout
-limits the wait for the next byte only; here the time that all waits of a response take is measured, not what the caller
-does between them.
+Responses have a minimum rate, so that a server that sends a byte occasionally cannot block a pull forever. The timeout
+of a socket limits only the wait for the next byte. Here the sum of all waits of a response counts, without the time
+that the caller takes between reads.
 """
 
 import http.client
@@ -36,11 +36,11 @@ MIN_BYTES_PER_SECOND: Final = WINDOW_BYTES / WINDOW_SECONDS
 
 
 class TooSlow(TimeoutError):
-    """A response has arrived too slowly."""
+    """A response arrived more slowly than the minimum rate."""
 
 
 def with_minimum_rate(pools: urllib3.PoolManager) -> urllib3.PoolManager:
-    """Return the pools, whose responses now raise `ReadTimeoutError` of urllib3, from `TooSlow`."""
+    """Return the pools, whose responses now raise `ReadTimeoutError`, from `TooSlow`, below the minimum rate."""
     pools.pool_classes_by_scheme = {
         scheme: _paced_pool(pool) for scheme, pool in pools.pool_classes_by_scheme.items()
     }
@@ -53,10 +53,10 @@ def _paced_pool(pool: Any) -> Any:  # noqa: ANN401 - the types of urllib3 have n
 
 
 class PacedResponse(http.client.HTTPResponse):
-    """A response that reads its socket at a least pace."""
+    """A response that enforces the minimum rate when it reads from its socket."""
 
     def __init__(self, sock: socket.socket, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - passed on
-        """Read the response to a request that was sent."""
+        """Wrap the socket of a request that has been sent."""
         super().__init__(sock, *arguments, **options)
         self._pace = _PacedSocket(sock)
         self.fp.close()
@@ -69,7 +69,7 @@ class PacedResponse(http.client.HTTPResponse):
 
 
 class _PacedSocket(io.RawIOBase):
-    """The bytes that a socket receives; raises `TooSlow`."""
+    """The bytes that a socket receives; raises `TooSlow` below the minimum rate."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._raw = sock.makefile("rb", buffering=0)
@@ -113,7 +113,7 @@ SECRET_HEADERS: Final = frozenset({"authorization", "cookie", "proxy-authorizati
 
 
 class NodeClient:
-    """Sends requests; one pool of connections for the node, one for all others."""
+    """Sends requests with one connection pool for the node and one for all other origins."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class NodeClient:
         retries: urllib3.Retry,
         sockets: Options = ALWAYS,
     ) -> None:
-        """Trust the origin of a URL."""
+        """Trust the origin of `url`; other origins must be at public addresses or within `networks`."""
         self._origin = _origin(url)
         # Bodies are sent in urllib3's pieces of 16 KiB. Larger ones take less processor time, but the timeout is that
         # of a whole piece, so that they would fail on a slow line.
@@ -133,9 +133,9 @@ class NodeClient:
         self._others = with_minimum_rate(restricted_pools(networks, num_pools=4, **options))
 
     def get(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
-        """Return the first response that is not a redirect, its body unread.
+        """Follow redirects, and return the first other response with its body unread.
 
-        Raises `AddressForbidden`, `InvalidInput`, `Unavailable` for too many redirects, and the errors of urllib3.
+        Raises `AddressForbidden`, `InvalidInput`, `Unavailable` after too many redirects, and the errors of urllib3.
         """
         location = url
         for _ in range(MAX_REDIRECTS + 1):
@@ -148,13 +148,13 @@ class NodeClient:
         raise Unavailable(what=url, why=f"more than {MAX_REDIRECTS} redirects")
 
     def is_own(self, url: str) -> bool:
-        """Return whether a URL is at the node itself."""
+        """Return whether a URL has the origin of the node."""
         return _origin(url) == self._origin
 
     def put(
         self, url: str, headers: Mapping[str, str], content: BinaryIO | bytes
     ) -> urllib3.BaseHTTPResponse:
-        """Send a body, and return the response, even if it is a redirect; raises as `get` does."""
+        """Send a body by PUT, and return the response; redirects are not followed. Raises as `get` does."""
         return self._request("PUT", url, headers, content)
 
     def _request(
@@ -168,7 +168,7 @@ class NodeClient:
 
 
 def discard(answer: urllib3.BaseHTTPResponse) -> None:
-    """Free the connection of a response whose body is not wanted: the next response must not begin with its rest."""
+    """Release the connection of a response whose body is not needed; a short body is read so that it can be reused."""
     if answer.length_remaining is not None and answer.length_remaining <= MAX_DISCARDED_BYTES:
         answer.drain_conn()
         answer.release_conn()
@@ -177,7 +177,7 @@ def discard(answer: urllib3.BaseHTTPResponse) -> None:
 
 
 def _redirect_target(url: str, target: str) -> str:
-    """Return the target of a redirect; raises `InvalidInput` unless that is http, and as encrypted as before."""
+    """Return the target of a redirect; raises `InvalidInput` unless it is a valid URL and does not drop encryption."""
     try:
         location = urljoin(url, target)
     except ValueError as error:
@@ -189,7 +189,7 @@ def _redirect_target(url: str, target: str) -> str:
 
 
 def _origin(url: str) -> tuple[str, str, int]:
-    """Return scheme, host and port, as urllib3 reads them when it connects: other parsers may see another host."""
+    """Return scheme, host and port as urllib3 parses them when it connects, as other parsers may see another host."""
     try:
         parts = parse_url(url)
     except urllib3.exceptions.LocationParseError as error:

@@ -1,7 +1,7 @@
-"""Protocols of remote datasets: `RemoteDataset` is read (and not trusted), `Target` is written to; and packs of blocks.
+"""Interfaces of remote datasets (`RemoteDataset` to read from, `Target` to push to), and the format of packs.
 
-A pack is many blocks in one response, newest first, each after its length in 4 bytes, big-endian (ADR 0039). A pack of
-signatures has the signature of each block in its place, of length 0 if the block has none (ADR 0064).
+A pack is many blocks in one response, newest first. Each is preceded by its length in 4 bytes, big-endian (ADR 0039). A
+pack of signatures has the signature of each block instead, with length 0 if the block has none (ADR 0064).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,17 +17,17 @@ CHUNK_BYTES: Final = 1024 * 1024
 
 
 class Sink(Protocol):
-    """The destination of an object's bytes."""
+    """The destination for the bytes of an object."""
 
     def write(self, chunk: bytes, /) -> int:
         """Append bytes."""
 
     def tell(self) -> int:
-        """Return the number of bytes it has."""
+        """Return the number of bytes written so far, including those of earlier attempts."""
 
 
 class RemoteDataset(Protocol):
-    """One remote dataset, to read from. Stores of files inherit what is the same in all of them."""
+    """A remote dataset to read from, which is not trusted. Folders and buckets use the default methods."""
 
     url: str
 
@@ -35,73 +35,73 @@ class RemoteDataset(Protocol):
         """Return the head; raises `NotFound` if the dataset does not exist."""
 
     def is_private(self) -> bool:
-        """Return whether not everyone may read the dataset, as far as is known once the head was read.
+        """Return whether access to the dataset is restricted or may be; known after the head was read.
 
         False for a folder that is not in the home of a node.
         """
         return False
 
     def block(self, name: Multihash) -> bytes:
-        """Return a block's bytes, unchecked; raises `NotFound`."""
+        """Return the bytes of a block, which are not checked against its hash; raises `NotFound`."""
 
     def pack(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
-        """Yield blocks from `newest` back, unchecked, newest first: those that one response contains.
+        """Yield the blocks of one response, from `newest` back, newest first, not checked against their hashes.
 
-        None if its server has no packs, as a store of files; never `after` or older blocks. Raises `Unavailable` and
-        `InvalidInput` during iteration.
+        The response never contains `after` or older blocks. Yields nothing if the repository has no packs. Raises
+        `Unavailable` and `InvalidInput` during iteration.
         """
         del newest, after
         return iter(())
 
     def stored_blocks(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
-        """Yield blocks as `pack` does, from a server that sends other bytes than it has stored if asked for one block.
+        """Yield blocks as `pack` does, with the bytes that are stored, from a server whose `block` re-encodes them.
 
-        None if it has no other way to send them, or if `block` returns what is stored.
+        Yields nothing if the server has no such method, or if `block` returns the stored bytes.
         """
         del newest, after
         return iter(())
 
     def signatures(self, blocks: Sequence[Multihash], after: Multihash | None) -> Iterator[bytes]:
-        """Yield the signature of each block, unchecked, and nothing but b"" for a block without one; may end early.
+        """Yield the signature of each block, unchecked, or `b""` for a block without one; may end early.
 
-        `blocks` are a part of the chain, newest first, and `after` is the block before them. None are yielded if the
-        repository has none. Raises `Unavailable` and `InvalidInput` during iteration.
+        `blocks` are a section of the chain, newest first, and `after` is the block before it. Yields nothing if the
+        repository has no signatures. Raises `Unavailable` and `InvalidInput` during iteration.
         """
 
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
-        """Write an object's bytes, unchecked, to `out`, starting at the position of `out`, which resumes a download.
+        """Append the bytes of an object to `out`, unchecked. Starts at the position of `out`, to resume a download.
 
-        Raises `NotFound`, `InvalidInput` beyond `limit` bytes in total, and `Unavailable` if it ends early.
+        Raises `NotFound`, `InvalidInput` beyond `limit` bytes in total, and `Unavailable` if the response ends early.
         """
 
 
 class Target(Protocol):
-    """One remote dataset in a store of files, such as a folder or a bucket, to push to."""
+    """A remote dataset in a folder or a bucket, to push to."""
 
     url: str
     held_bytes: int
-    """The greatest number of bytes of an object that an interrupted push sends again."""
+    """The maximum number of bytes of one object that are sent again after an interrupted push."""
 
     def head(self) -> Multihash | None:
-        """Return the head; None if nothing was pushed yet."""
+        """Return the head, None if nothing has been pushed yet."""
 
     def block(self, name: Multihash) -> bytes:
-        """Return a block's bytes, unchecked; raises `NotFound`."""
+        """Return the bytes of a block, which are not checked against its hash; raises `NotFound`."""
 
     def has(self, kind: ObjectKind, name: Multihash) -> bool:
         """Return whether an object exists."""
 
     def blocks(self) -> Iterator[Multihash]:
-        """Yield the names of the blocks that exist."""
+        """Yield the hashes of the stored blocks; may yield nothing if `put` checks for existing objects cheaply."""
 
     def put(self, kind: ObjectKind, name: Multihash, content: BinaryIO) -> None:
-        """Store an object, unless it exists; raises `Damaged` if its bytes do not match its name.
+        """Store an object unless it exists; raises `Damaged` if its bytes do not match its name.
 
-        A signature has the name of its block; the caller has checked it.
+        A signature has its block's hash as its name, so it cannot be checked here; the caller has done so.
         """
 
     def move_head(self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash) -> None:
-        """Move `refs/head`; raises `HeadMoved` if it is not `expected`, and then nothing has changed."""
+        """Move `refs/head`; raises `HeadMoved`, without changes, if the head is not `expected`."""
 
 
 PACK_MEDIA_TYPE: Final = "application/vnd.odf.block-pack"
@@ -112,20 +112,20 @@ LENGTH_BYTES: Final = 4
 
 
 class BrokenPack(InvalidInput):
-    """A pack ends within an entry, or has one that is too long."""
+    """A pack has an entry that is cut off or too long."""
 
     where: str | None = "pack"
 
 
 def frame_block(raw: bytes) -> bytes:
-    """Return a block as part of a pack."""
+    """Return a block as an entry of a pack: its length, then its bytes."""
     return len(raw).to_bytes(LENGTH_BYTES, "big") + raw
 
 
 def blocks_in(chunks: Iterable[bytes], *, most: int) -> Iterator[bytes]:
     """Yield the blocks of a pack that arrives in chunks.
 
-    Raises `BrokenPack` for a block of more than `most` bytes, and for a pack that ends within one.
+    Raises `BrokenPack` for a block of more than `most` bytes, and for a block that is cut off.
     """
     rest = bytearray()
     for chunk in chunks:

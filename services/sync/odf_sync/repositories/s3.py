@@ -1,6 +1,6 @@
-"""A dataset below a prefix in a bucket of S3, in the common layout (wire-facts §6.1), to pull from and to push to.
+"""A dataset below a prefix of an S3 bucket, in the common layout (wire-facts §6.1), to pull from and to push to.
 
-The head moves by conditional PUT, so one of two concurrent pushes succeeds, if the server supports conditions.
+The head moves by a conditional PUT. So one of two concurrent pushes fails, if the server supports conditions.
 """
 
 import os
@@ -24,29 +24,29 @@ READ_AHEAD_SIGNATURES: Final = 256
 
 
 class S3Dataset(RemoteDataset):
-    """A dataset below a prefix, without credentials if its bucket is public."""
+    """A dataset in a bucket, to pull from; a public bucket needs no credentials."""
 
     def __init__(self, location: S3Location, access: S3Access) -> None:
-        """Use a prefix in a bucket; sends no request yet."""
+        """Use a prefix in a bucket. No request is sent yet."""
         self.url = str(location)
         self._bucket = Bucket(location, access)
 
     def head(self) -> Multihash:
-        """Return the head; raises `NotFound`."""
+        """Return the head; raises `NotFound` if the prefix has none."""
         return parse_head(self._read("refs/head", MAX_REFERENCE_BYTES), self.url)
 
     def is_private(self) -> bool:
-        """Return whether the bucket is read with credentials: it may be closed to others."""
+        """Return whether credentials are used for the bucket, in which case others may not be able to read it."""
         return not self._bucket.is_anonymous
 
     def block(self, name: Multihash) -> bytes:
-        """Return a block's bytes."""
+        """Return the bytes of a block; raises `NotFound`, and `InvalidInput` if they exceed `BLOCK_LIMIT`."""
         path = f"{ObjectKind.BLOCK}/{name}"
         with self._files_may_be_missing(path):
             return self._read(path, BLOCK_LIMIT)
 
     def signatures(self, blocks: Sequence[Multihash], after: Multihash | None) -> Iterator[bytes]:
-        """Yield the signatures that are objects; one request shows that there is none, if the bucket may be listed."""
+        """Yield the signature of each block, or empty bytes; nothing if a listing shows no signatures."""
         del after
         if not self._bucket.has_any(f"{ObjectKind.SIGNATURE}/"):
             return
@@ -59,7 +59,7 @@ class S3Dataset(RemoteDataset):
         return b"" if stored is None else stored.content
 
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
-        """Download an object, or what follows the bytes that `out` has."""
+        """Append the bytes of an object to `out`, from the position of `out` on."""
         path, position = f"{kind}/{name}", out.tell()
         # No range starts at the end of an object; the hash shows whether it is complete.
         if position == limit:
@@ -76,7 +76,7 @@ class S3Dataset(RemoteDataset):
 
     @contextmanager
     def _files_may_be_missing(self, path: str) -> Iterator[None]:
-        """Raise `ObjectForbidden` where access is denied: the head was read with the same rights."""
+        """Raise `ObjectForbidden` if access is denied: the head was readable, so the file may be missing instead."""
         try:
             yield
         except ObjectDenied as error:
@@ -92,7 +92,7 @@ class S3Dataset(RemoteDataset):
 
 
 def parse_head(text: bytes, url: str) -> Multihash:
-    """Return the hash in a reference; raises `InvalidInput`."""
+    """Return the hash in the content of a reference; raises `InvalidInput`."""
     try:
         return Multihash.parse(text.decode())
     except (UnicodeDecodeError, InvalidInput) as error:
@@ -103,24 +103,24 @@ HEAD_FILE = f"refs/{HEAD}"
 
 
 class S3Target:
-    """One dataset's prefix; several processes may push to it at once."""
+    """A dataset in a bucket, to push to; several processes may push at the same time."""
 
     def __init__(self, location: S3Location, access: S3Access) -> None:
-        """Use a prefix in an existing bucket; sends no request yet."""
+        """Use a prefix in an existing bucket. No request is sent yet."""
         self.url = str(location)
         self.held_bytes = PART_BYTES
         self._there = S3Dataset(location, access)
         self._bucket = Bucket(location, access)
 
     def head(self) -> Multihash | None:
-        """Return the head; None if nothing was pushed yet."""
+        """Return the head, None if nothing has been pushed yet."""
         try:
             return self._there.head()
         except NotFound:
             return None
 
     def block(self, name: Multihash) -> bytes:
-        """Return a block's bytes, unchecked; raises `NotFound`."""
+        """Return the bytes of a block, which are not checked against its hash; raises `NotFound`."""
         return self._there.block(name)
 
     def has(self, kind: ObjectKind, name: Multihash) -> bool:
@@ -128,16 +128,17 @@ class S3Target:
         return self._bucket.size(f"{kind}/{name}") is not None
 
     def blocks(self) -> Iterator[Multihash]:
-        """Yield the names of the blocks that exist."""
+        """Yield the hashes of the stored blocks."""
         start = f"{ObjectKind.BLOCK}/"
         for obj in self._bucket.objects(start):
             with suppress(InvalidInput):  # a file of another program
                 yield Multihash.parse(obj.name.removeprefix(start))
 
     def put(self, kind: ObjectKind, name: Multihash, content: BinaryIO) -> None:
-        """Store an object, unless it exists; raises `Damaged` if its bytes do not match its name.
+        """Store an object unless it exists; raises `Damaged` if its bytes do not match its name.
 
-        It is hashed before it is sent; the server compares what arrives with the digest of each request.
+        The object is hashed before the upload. The server compares the bytes that arrive with the digest of each
+        request.
         """
         actual = physical_hash(content)
         if kind in NAMED_BY_CONTENT and actual != name:
@@ -145,7 +146,7 @@ class S3Target:
         self._bucket.upload_from(f"{kind}/{name}", content, content.seek(0, os.SEEK_END))
 
     def move_head(self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash) -> None:
-        """Move `refs/head`; raises `HeadMoved` if it is not `expected`, and then nothing has changed."""
+        """Move `refs/head`; raises `HeadMoved`, without changes, if the head is not `expected`."""
         while True:
             stored = self._bucket.read(HEAD_FILE, limit=MAX_REFERENCE_BYTES)
             head = None if stored is None else parse_head(stored.content, self.url)

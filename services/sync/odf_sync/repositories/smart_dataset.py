@@ -1,7 +1,7 @@
-"""A dataset served by the Smart Transfer Protocol (wire-facts §8.4): its new blocks come in one message, or in a pack.
+"""A dataset that a node serves by the Smart Transfer Protocol (wire-facts §8.4).
 
-Everything else is read over the Simple Transfer Protocol at the same URL: the head, the blocks down to the common one
-if the chains have diverged, and objects that were not requested.
+The new blocks arrive in one message or in a pack. Everything else is read by the Simple Transfer Protocol at the same
+URL: the head, the blocks down to the common one if the chains have diverged, and objects without a URL.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,12 +28,12 @@ MAX_INLINE_PULL_BYTES: Final = 64 * 1024
 
 
 class SmartDataset(HttpDataset):
-    """A node's Smart Transfer Protocol."""
+    """A remote dataset that is read by the Smart Transfer Protocol."""
 
     def __init__(self, url: str, token: str | None = None, networks: Networks = PUBLIC) -> None:
-        """Use the dataset at a URL, with a bearer token if there is one; sends no request yet.
+        """Use the dataset at a URL, with a bearer token if one is given. No request is sent yet.
 
-        Objects at other origins have to be at public addresses, or in `networks`.
+        URLs of objects at other origins must lead to public addresses or into `networks`.
         """
         super().__init__(plain_url(url), token, networks)
         self.url = url
@@ -44,10 +44,11 @@ class SmartDataset(HttpDataset):
 
     @contextmanager
     def exchange(self, begin_after: Multihash | None, *, is_forced: bool) -> Iterator[None]:
-        """Receive the blocks after one, and keep the exchange open for objects until the copy is made.
+        """Open a Smart exchange, receive the blocks after `begin_after`, and keep it open for the `with` block.
 
-        If that block is not in the chain there, no block is received unless `is_forced`: then all are. There is no
-        exchange with a node that sends packs, unless it gives URLs of its bucket: pack and objects take fewer trips.
+        While it is open, `request` can obtain the URLs of objects. If `begin_after` is not in the remote chain, all
+        blocks are received if `is_forced`, else none. With a node that sends packs no exchange is opened, unless it
+        gives URLs of its bucket: a pack and direct downloads need fewer round trips.
         """
         if self.sends_packs and not self.gives_urls:
             yield
@@ -73,7 +74,10 @@ class SmartDataset(HttpDataset):
             connection.close(PULLED)
 
     def request(self, objects: Iterable[tuple[ObjectKind, Multihash, int]]) -> None:
-        """Ask where objects, given with their sizes in bytes, are; without an exchange they are read one by one."""
+        """Request the download URLs of objects, given with their sizes in bytes.
+
+        Without an exchange this does nothing: `fetch` then reads each object by the Simple protocol.
+        """
         files = tuple(
             msg.ObjectFile(object_type=msg.ObjectType.for_kind(kind), physical_hash=name, size=size)
             for kind, name, size in objects
@@ -90,7 +94,7 @@ class SmartDataset(HttpDataset):
             self._connection = None
 
     def block(self, name: Multihash) -> bytes:
-        """Return a block's bytes."""
+        """Return the bytes of a block; raises `NotFound`, or `TransferRefused` if the exchange was refused."""
         raw = self._blocks.get(name)
         if raw is not None:
             return raw
@@ -100,7 +104,10 @@ class SmartDataset(HttpDataset):
             raise self._refused or error from error
 
     def pack(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
-        """Yield the blocks that the exchange brought, newest first; without one, those of the Simple protocol."""
+        """Yield the blocks that the exchange has received, newest first.
+
+        If there are none, a pack by the Simple protocol.
+        """
         if newest in self._blocks:
             yield from reversed(self._blocks.values())
             self._blocks = {}  # the caller keeps them
@@ -108,7 +115,7 @@ class SmartDataset(HttpDataset):
             yield from super().pack(newest, after)
 
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
-        """Download an object."""
+        """Append the bytes of an object to `out`, by the URL that `request` has obtained or by the Simple protocol."""
         address = self._urls.get((kind, name))
         if address is None:
             super().fetch(kind, name, out, limit)
@@ -122,27 +129,27 @@ class SmartDataset(HttpDataset):
 
 
 class NotPushable(InvalidInput):
-    """Nothing can be pushed to a URL of this kind."""
+    """Datasets cannot be pushed to URLs with this scheme."""
 
     MESSAGE = "{url} cannot be pushed to: expected odf+http(s)://, file:// or s3://"
 
     url: str
 
     def advice(self) -> str:
-        """Return the URL of a node at the same address."""
+        """Return advice with the URL for a push to a node at the same address, empty unless the scheme is http(s)."""
         if urlsplit(self.url).scheme not in WEB:
             return ""
         return f"for a node, use the same address as {SMART_PREFIX}{self.url}, with `odf repo add` too"
 
 
 def require_pushable(url: str) -> None:
-    """Raise `NotPushable` unless datasets are pushed to URLs of this scheme."""
+    """Raise `NotPushable` unless datasets can be pushed to URLs with this scheme."""
     if urlsplit(url).scheme not in (*SMART, *BUCKETS, "file"):
         raise NotPushable(url=url)
 
 
 def plain_url(url: str) -> str:
-    """Return the HTTP URL of a dataset, ending in a slash; raises `NotPushable` unless its scheme is odf+http(s)."""
+    """Return the HTTP URL of a dataset, with a final slash; raises `NotPushable` unless its scheme is odf+http(s)."""
     if urlsplit(url).scheme not in SMART:
         raise NotPushable(url=url)
     return url.removeprefix(SMART_PREFIX).rstrip("/") + "/"

@@ -1,8 +1,9 @@
 """Ranges of blocks, and their archive: a gzipped GNU tar, one file per block, oldest first (wire-facts §8.3).
 
-To a node that announces it, a block comes after its signature, the file `signatures/<block hash>` (ADR 0064).
-Archives from other nodes are hostile: what is unpacked is limited, and no name of a file reaches the file system. What
-is unpacked is kept in a file: an exchange may last for hours, and there may be many.
+If the receiving node announces that it takes signatures, the signature of a block precedes the block, as the file
+`signatures/<block hash>` (ADR 0064). Archives from other nodes are not trusted: the unpacked size is limited, and no
+file name from an archive is used in the file system. Unpacked blocks are kept in a file and not in memory, because an
+exchange may last for hours and many may run at a time.
 """
 
 import gzip
@@ -47,17 +48,17 @@ _BROKEN: Final = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, O
 _SIGNATURE: Final = f"{ObjectKind.SIGNATURE}/"  # before the hash of a block
 ReadSignature = Callable[[Multihash], bytes | None]
 ArchivedBlock = tuple[Multihash, Iterable[bytes], bytes]
-"""A block's name, its bytes in pieces, and its signature, empty without one."""
+"""The hash of a block, its bytes in pieces, and its signature, which is empty if the block has none."""
 
 
 def no_signature(_: Multihash) -> None:
-    """Return None, as for a block without a signature."""
+    """Return None: a `ReadSignature` for blocks without signatures."""
 
 
 def write_archive(
     blocks: Iterable[tuple[Multihash, bytes]], out: BinaryIO, signature: ReadSignature = no_signature
 ) -> None:
-    """Write the archive of the blocks and of their signatures; equal ones give equal bytes."""
+    """Write an archive of the blocks and their signatures to `out`. Equal blocks and signatures give equal bytes."""
     with (
         # Without time and file name, so that equal blocks give equal bytes.
         gzip.GzipFile(
@@ -80,7 +81,10 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def require_countable(plan: TransferPlan, *, limit: int, counted: int) -> None:
-    """Raise `InvalidInput` if more blocks are announced than `limit` bytes, where each counts as at least `counted`."""
+    """Raise `InvalidInput` if the announced blocks have more than `limit` bytes in total.
+
+    Each block counts as at least `counted` bytes, however short it is.
+    """
     size = max(plan.bytes_in_raw_blocks, counted * plan.num_blocks)
     if size > limit:
         text = (
@@ -92,9 +96,10 @@ def require_countable(plan: TransferPlan, *, limit: int, counted: int) -> None:
 def read_archive(
     archive: BinaryIO, *, count: int, limit: int = BLOCKS_BYTES_LIMIT
 ) -> Iterator[tuple[Multihash, bytes]]:
-    """Yield the names and bytes of the blocks, the bytes unchecked.
+    """Yield the hash and the bytes of each block; the bytes are not checked against the hash.
 
-    Raises `InvalidInput` unless there are `count`, each once, of at most `limit` bytes in total, and nothing else.
+    Raises `InvalidInput` unless the archive has exactly `count` different blocks, of at most `limit` bytes in total,
+    and no other files.
     """
     names: set[Multihash] = set()
     for name, pieces, signature in read_signed_archive(archive, count=count, limit=limit):
@@ -107,10 +112,12 @@ def read_archive(
 
 
 def read_signed_archive(archive: BinaryIO, *, count: int, limit: int) -> Iterator[ArchivedBlock]:
-    """Yield the names and bytes of `count` blocks and their signatures, empty where there is none, all unchecked.
+    """Yield the hash, bytes and signature of each block; nothing is checked against the hash.
 
-    The bytes come in pieces, which have to be taken before the next block. Raises `InvalidInput` as `read_archive`
-    does, but for a block that occurs twice, and for a signature that does not precede its block, or is too long.
+    The bytes come in pieces, which must be read before the next block is requested. The signature is empty if a block
+    has none. Raises `InvalidInput` unless the archive has exactly `count` blocks, of at most `limit` bytes in total,
+    and no other files; or if a signature is too long or does not precede its block. Duplicate blocks are left to the
+    caller.
     """
     size = found = 0
     for file, signature in _pair_with_signatures(_files(archive, count)):
@@ -135,7 +142,7 @@ def read_signed_archive(archive: BinaryIO, *, count: int, limit: int) -> Iterato
 
 
 def duplicate_block(name: Multihash) -> InvalidInput:
-    """Return the error of a block that an archive has twice."""
+    """Return the error for a block that occurs twice in an archive."""
     return InvalidInput(text=f"{name} occurs twice", where=WHERE)
 
 
@@ -147,7 +154,7 @@ class _File:
 
 
 def _pair_with_signatures(files: Iterable[_File]) -> Iterator[tuple[_File, bytes]]:
-    """Yield the files that are not signatures, each with the signature that comes before it, or nothing."""
+    """Yield the files that are not signatures, each with the signature that precedes it, or with empty bytes."""
     pending, signature = "", b""  # the name and content of a signature whose block comes next
     for file in files:
         if file.name.startswith(_SIGNATURE) and not pending:
@@ -164,9 +171,10 @@ def _pair_with_signatures(files: Iterable[_File]) -> Iterator[tuple[_File, bytes
 
 
 def _files(archive: BinaryIO, count: int) -> Iterator[_File]:
-    """Yield files, unread; `tarfile` itself would read headers of any size into memory.
+    """Yield the files of the archive without unpacking their content.
 
-    Extended headers (pax), such as Python writes for times with fractions, are skipped, up to some for each block.
+    `tarfile` itself would read headers of any size into memory. Extended headers (pax), such as Python writes for
+    timestamps with fractions of a second, are skipped, up to `EXTENDED_BYTES` per block.
     """
     skipped, most_skipped = 0, EXTENDED_BYTES * (count + 1)
     try:
@@ -194,7 +202,7 @@ def _files(archive: BinaryIO, count: int) -> Iterator[_File]:
 
 
 def _pieces(packed: gzip.GzipFile, entry: tarfile.TarInfo) -> Iterator[bytes]:
-    """Yield the bytes of an entry."""
+    """Yield the bytes of an entry in pieces of up to `PIECE_BYTES`."""
     left = entry.size
     try:
         while left:
@@ -217,7 +225,7 @@ HasBlock = Callable[[Multihash], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """The blocks after `after` up to `head`; after None: from the first one."""
+    """The blocks after `after` up to and including `head`; if `after` is None, from the first block of the chain."""
 
     after: Multihash | None
     head: Multihash
@@ -228,13 +236,13 @@ class Range:
 
 
 def is_ancestor(read: ReadBlock, has: HasBlock, block: Multihash, head: Multihash) -> bool:
-    """Return whether a block is in the chain of `head`, even if it is `head`."""
+    """Return whether `block` is `head` or one of its ancestors."""
     # Without `has` a walk to an unknown block would fail as if the chain were damaged.
     return has(block) and isinstance(compare(read, head, read, block), Ahead | Equal)
 
 
 def plan_of(read: ReadBlock, blocks: Range) -> TransferPlan:
-    """Return the totals of a range."""
+    """Return the number of blocks, objects and records in a range, and the bytes of its blocks and objects."""
     count = _Count()
     for _ in count.through(blocks.links(read)):
         pass
@@ -242,17 +250,20 @@ def plan_of(read: ReadBlock, blocks: Range) -> TransferPlan:
 
 
 def pack(blocks: Iterable[Link], out: BinaryIO, signature: ReadSignature = no_signature) -> TransferPlan:
-    """Write the archive of blocks, and return what they amount to; one is in memory at a time."""
+    """Write an archive of the blocks to `out`, and return the totals of what it contains.
+
+    Blocks are read one at a time.
+    """
     count = _Count()
     write_archive(count.through(blocks), out, signature)
     return count.plan()
 
 
 def in_parts(blocks: Iterable[Link], most: int) -> Iterator[Iterator[Link]]:
-    """Yield parts of at most `most` bytes, with headers, or of one block.
+    """Split the blocks into parts of at most `most` bytes, tar headers included; a larger block is a part of its own.
 
-    A part has to be read before the next one is asked for. Its archive has no more bytes than it has: blocks that do
-    not compress are as long there.
+    A part must be read before the next one is requested. The archive of a part is no longer than the part, even if its
+    blocks do not compress.
     """
     number = size = 0
 
@@ -268,7 +279,7 @@ def in_parts(blocks: Iterable[Link], most: int) -> Iterator[Iterator[Link]]:
 
 
 def objects_of(event: MetadataEvent) -> Iterator[ObjectFile]:
-    """Yield the objects that an event names."""
+    """Yield the data slice and the checkpoint that an event refers to."""
     if not isinstance(event, DataEvent):
         return
     for kind, obj in (
@@ -311,26 +322,29 @@ class _Count:
 
 
 def spool_file(blobs: BlobStore) -> BinaryIO:
-    """Open an empty file without a name, which is removed when it is closed; raises `StorageUnavailable`."""
+    """Open an empty, unnamed temporary file, which is removed when it is closed; raises `StorageUnavailable`."""
     # The file outlives its folder and its name, so a killed process leaves nothing to clean up.
     with translate_os_errors(), scratch_folder(blobs) as folder:
         return TemporaryFile(dir=folder)
 
 
 class SpooledBlocks(Mapping[Multihash, bytes], AbstractContextManager["SpooledBlocks"]):
-    """Blocks by hash, in the order in which they came; their bytes are in a file until they are asked for."""
+    """Blocks by hash, in the order in which they were received.
+
+    Their bytes are in a temporary file until they are read.
+    """
 
     @translating_os_errors
     def __init__(self, file: BinaryIO, blocks: Iterable[ArchivedBlock]) -> None:
-        """Write blocks to a file, which is closed with this; raises `StorageUnavailable`.
+        """Write the blocks to `file`, which is closed when this object is; raises `StorageUnavailable`.
 
-        Raises `InvalidInput` for a block that comes twice.
+        Raises `InvalidInput` if a block occurs twice.
         """
         self._file = file
         self._numbers: dict[bytes, int] = {}
-        """Index of each block by its hash in binary form: a push may have 500,000."""
+        """The index of each block by its binary hash, which is smaller than a `Multihash`: a push may have 500,000."""
         self._starts = array("Q", [file.tell()])
-        """Offsets at which the blocks begin, and the end of the last one; a block's signature follows it."""
+        """The offset of each block in the file, and the end of the last one. A block is followed by its signature."""
         self._sizes = array("L")
         try:
             for name, pieces, signature in blocks:
@@ -345,11 +359,11 @@ class SpooledBlocks(Mapping[Multihash, bytes], AbstractContextManager["SpooledBl
 
     @property
     def largest(self) -> int:
-        """Return the bytes of the largest block."""
+        """Return the size of the largest block in bytes, 0 without blocks."""
         return max(self._sizes, default=0)
 
     def size(self, name: Multihash) -> int:
-        """Return the bytes of a block; raises `KeyError`."""
+        """Return the size of a block in bytes; raises `KeyError`."""
         return self._sizes[self._numbers[name.raw]]
 
     @translating_os_errors
@@ -368,7 +382,7 @@ class SpooledBlocks(Mapping[Multihash, bytes], AbstractContextManager["SpooledBl
         return self._file.read(self._starts[number + 1] - start) or None
 
     def __iter__(self) -> Iterator[Multihash]:
-        """Iterate over the hashes."""
+        """Iterate over the hashes of the blocks, in the order in which they were received."""
         return map(Multihash, self._numbers)
 
     def __len__(self) -> int:
@@ -376,12 +390,12 @@ class SpooledBlocks(Mapping[Multihash, bytes], AbstractContextManager["SpooledBl
         return len(self._numbers)
 
     def __exit__(self, *_: object) -> None:
-        """Remove the bytes."""
+        """Close the file, which removes it."""
         self._file.close()
 
 
 def pieces_of(file: BinaryIO) -> Iterator[bytes]:
-    """Yield a file from its beginning, in pieces."""
+    """Yield the content of a file from its beginning, in pieces of up to `PIECE_BYTES`."""
     file.seek(0)
     while piece := file.read(PIECE_BYTES):
         yield piece

@@ -1,7 +1,8 @@
 """A WebSocket that carries the messages of one end of an exchange, and limits on large messages.
 
-A large message is in memory as a whole, more than once, until its archive is in a file. How long it may be is known
-before: that of a push from its plan, a list of objects from the chain. A client that sends more is disconnected.
+Until its archive has been written to a file, a large message is in memory as a whole, and more than once. The maximum
+size of a message is known before it is received: of a push from its plan, of a list of objects from the chain. A client
+that sends more is disconnected.
 """
 
 import asyncio
@@ -47,35 +48,38 @@ SENDABLE_CODES: Final = (range(1000, 1004), range(1007, 1012), range(3000, 5000)
 
 
 class PeerClosed(Unavailable):
-    """The other side ended the exchange; a retry may succeed."""
+    """The other node ended the exchange; a retry may succeed."""
 
     what: str = "the other node"
     close_code: int = ABNORMAL
-    """Of its close frame; `ABNORMAL` without one."""
+    """The code of the close frame; `ABNORMAL` if the connection was lost without one."""
     reason: str = ""
 
     def __str__(self) -> str:
-        """Return the way it ended."""
+        """Return a sentence that says how the exchange ended."""
         if self.close_code == ABNORMAL:
             return "the connection to the other node was lost"
         return f"the other node ended the transfer (code {self.close_code}: {self.reason[:200]!r})"
 
     def advice(self) -> str:
-        """Return the way to continue after a lost connection; a reason says more."""
+        """Return the advice to repeat the command after a lost connection; empty if the other node gave a reason."""
         return "repeat the command; it continues where it can" if self.close_code == ABNORMAL else ""
 
 
 class Channel:
-    """Sends and receives messages in the order of the protocol."""
+    """Sends and receives the messages of one end of an exchange, in the order that the protocol allows."""
 
     def __init__(self, socket: Socket, end: End) -> None:
-        """Use an open WebSocket that leaves closing to its owner."""
+        """Use an open WebSocket; the caller remains responsible for closing it."""
         self._socket = socket
         self.end = end
         self._early: deque[msg.Message] = deque()
 
     async def send(self, message: msg.Message) -> None:
-        """Send a message, unless it was sent early; raises `PeerClosed`, and `InvalidInput` if it is too long."""
+        """Send a message, unless `send_early` has sent it already.
+
+        Raises `PeerClosed`, and `InvalidInput` if it is too long.
+        """
         self.end.note_sent(message)
         if self._early:
             assert message == self._early.popleft(), (
@@ -85,9 +89,9 @@ class Channel:
             await self._send(message)
 
     async def send_early(self, message: msg.Message) -> None:
-        """Send a message before its turn, which comes with `send`; raises `PeerClosed`.
+        """Send a message before the protocol allows it; `send` must follow when it does. Raises `PeerClosed`.
 
-        The other side reads it in its turn, and need not wait for it then.
+        The other node reads the message when its turn comes, without waiting a round trip for it.
         """
         await self._send(message)
         self._early.append(message)
@@ -102,14 +106,15 @@ class Channel:
         await self._send_pieces(iter(pieces))
 
     async def send_archive(self, message: msg.MetadataReply, archive: BinaryIO) -> None:
-        """Send a message with an archive that is in a file, in constant memory; raises `PeerClosed`."""
+        """Send a message whose archive is read from a file, in constant memory. Raises `PeerClosed`."""
         self.end.note_sent(message)
         await self._send_pieces(with_items(message, map(numbers, pieces_of(archive))))
 
     async def send_downloads(self, downloads: Iterable[msg.Download]) -> None:
-        """Send where objects can be fetched, some of them in memory at a time, until the other side has gone.
+        """Send the URLs from which objects can be downloaded, in one message that is written in parts.
 
-        Raises `PeerClosed`, and `InvalidInput` once the message is too long.
+        Only `PLACES_AT_A_TIME` of them are in memory. Raises `PeerClosed`, and `InvalidInput` if the message gets too
+        long.
         """
         reply = msg.DownloadsReply(object_transfer_strategies=())
         self.end.note_sent(reply)
@@ -118,7 +123,7 @@ class Channel:
         await self._send_pieces(with_items(reply, parts), most=MAX_SENT_MESSAGE_BYTES)
 
     async def _send_pieces(self, pieces: Iterator[str], most: float = math.inf) -> None:
-        """Send a message while it is written."""
+        """Send a message in frames while its text is still being generated."""
         frames = _TextFrames(self._socket, most)
         try:
             while piece := await asyncio.to_thread(next, pieces, ""):
@@ -128,10 +133,10 @@ class Channel:
             raise PeerClosed from error
 
     async def receive(self, seconds: float | None = None) -> msg.Message:
-        """Return the next message, whatever it is.
+        """Return the next message of any type that the protocol allows.
 
-        Raises `PeerClosed`, `TransferRefused` for a refusal in a close frame, `ProtocolViolated`, and `TimeoutError`;
-        after that the exchange can continue.
+        Raises `TransferRefused` for a refusal in a close frame, `PeerClosed`, `ProtocolViolated`, and `TimeoutError`
+        after `seconds`. The exchange can continue after a `TimeoutError`.
         """
         received = await self._receive(seconds)
         if len(received) > LARGE_CHARACTERS:
@@ -160,9 +165,11 @@ class Channel:
                 raise PeerClosed
 
     async def expect(self, kind: type[M], seconds: float | None = None) -> M:
-        """Return the next message, which is of a kind; also raises `TransferRefused` if it is a refusal.
+        """Return the next message, which must be a `kind`.
 
-        Questions about the progress of uploads that are complete, and answers to them, are passed over.
+        Raises as `receive` does, and `TransferRefused` for a refusal.
+
+        Questions about the progress of uploads that are already complete, and the answers, are skipped.
         """
         now = asyncio.get_running_loop().time
         until = None if seconds is None else now() + seconds
@@ -172,7 +179,10 @@ class Channel:
         return of_kind(kind, message)
 
     async def await_close(self, seconds: float) -> NoReturn:
-        """Wait for the other side to close, whatever it has sent before; raises `PeerClosed`, or `TimeoutError`."""
+        """Discard messages until the other node closes the connection.
+
+        Raises `PeerClosed`, or `TimeoutError` after `seconds`.
+        """
         async with asyncio.timeout(seconds):
             while True:
                 frame = await self._socket.receive()
@@ -182,14 +192,14 @@ class Channel:
                     raise PeerClosed
 
     async def close(self, code: int, reason: bytes) -> None:
-        """Send a close frame, and wait a short time for the other side's."""
+        """Send a close frame, and wait a short time for the close frame of the other node."""
         # The others must not be sent (RFC 6455, 7.4), such as 1006, which stands for a lost connection.
         is_sendable = any(code in codes for codes in SENDABLE_CODES)
         await self._socket.close(code=code if is_sendable else CLOSE_OK, message=reason)
 
 
 def of_kind(kind: type[M], message: msg.Message) -> M:
-    """Return a message, which is of a kind; raises `TransferRefused` if it is a refusal, or `ProtocolViolated`."""
+    """Return the message if it is a `kind`. Raises `TransferRefused` for a refusal, else `ProtocolViolated`."""
     if isinstance(message, msg.Refusal):
         raise TransferRefused(fault=message.fault)
     if not isinstance(message, kind):
@@ -205,9 +215,9 @@ def _too_long(size: str) -> InvalidInput:
 
 
 class _TextFrames:
-    """A text message that is sent while it is written, in frames of up to `FRAME_BYTES` (RFC 6455, 5.4).
+    """A text message that is sent while its text is being generated, in frames of `FRAME_BYTES` (RFC 6455, 5.4).
 
-    aiohttp sends one frame for each message, which needs the whole text, twice.
+    aiohttp only sends a message as one frame, for which it needs the whole text, twice.
     """
 
     def __init__(self, socket: Socket, most: float = math.inf) -> None:
@@ -217,7 +227,10 @@ class _TextFrames:
         self._held = bytearray()
 
     async def write(self, text: str) -> None:
-        """Send the text, but for what the last frame has; raises `ConnectionError` and `InvalidInput`."""
+        """Send all full frames, and buffer the rest.
+
+        Raises `ConnectionError`, and `InvalidInput` if the message is too long.
+        """
         added = text.encode()
         self._left -= len(added)
         if self._left < 0:
@@ -233,7 +246,7 @@ class _TextFrames:
         await self._socket.send_frame(bytes(self._held), self._opcode)
 
     async def _send(self, payload: bytes) -> None:
-        """Send a frame that is not the last one, which aiohttp cannot, and wait while the other side reads slowly."""
+        """Send a frame that is not the last one, which aiohttp does not support, and wait for its backpressure."""
         writer = self._socket._writer  # noqa: SLF001 - it has the transport, which aiohttp does not give to clients
         if writer is None or writer.transport.is_closing() or self._socket.closed:
             raise ConnectionResetError
@@ -245,7 +258,7 @@ class _TextFrames:
 def _unfinished_frame(opcode: int, payload: bytes, *, is_masked: bool) -> bytes:
     """Return a frame of `FRAME_BYTES` that is not the last one of its message (RFC 6455, 5.2).
 
-    A client masks its frames, with a key that no one can foresee.
+    A client must mask its frames with an unpredictable key.
     """
     if not is_masked:
         return struct.pack("!BBQ", opcode, LONG, FRAME_BYTES) + payload
@@ -277,26 +290,26 @@ ARRIVAL_POLL_SECONDS: Final = 10.0  # between two checks of what has arrived
 
 
 def archive_bytes(plan: msg.TransferPlan) -> int:
-    """Return the greatest size in bytes of an archive with the blocks of a plan."""
+    """Return the maximum size in bytes of an archive of the blocks that a plan announces."""
     raw = plan.bytes_in_raw_blocks
     return raw + raw // INCOMPRESSIBLE + ENTRY_BYTES * plan.num_blocks
 
 
 def message_bytes(plan: msg.TransferPlan, most: int = MAX_MESSAGE_BYTES) -> int:
-    """Return the greatest size in bytes of the message with the blocks of a plan, up to `most`."""
+    """Return the maximum size in bytes of the message with the blocks that a plan announces, at most `most`."""
     archive = archive_bytes(plan)
     return min(most, max(SMALL_BYTES, AROUND_BYTES + JSON_BYTES_PER_ARCHIVE_BYTE * archive))
 
 
 def seconds_for(size: int) -> float:
-    """Return the seconds that a large message of this size may take."""
+    """Return the seconds within which a large message of `size` bytes must be received."""
     return FIRST_SECONDS + size / BYTES_PER_SECOND
 
 
 def pace_of_message(size: int) -> Pace:
-    """Return the pace of the next message of up to `size` bytes, or of the archive that is uploaded in its place.
+    """Return the minimum pace for the next message of up to `size` bytes, or for the archive uploaded instead of it.
 
-    The room that is reserved for a large one is not available to others, so it has to come faster.
+    A large message must arrive faster, because the memory that is reserved for it is not available to other transfers.
     """
     if size > SMALL_BYTES:
         return Pace(FIRST_BYTES_SECONDS, LEAST_BYTES_PER_SECOND, subject="")
@@ -304,7 +317,10 @@ def pace_of_message(size: int) -> Pace:
 
 
 async def expect_in_pace(channel: Channel, kind: type[M], arrived: Callable[[], int], size: int = 0) -> M:
-    """Return the next message, of a kind; raises `TimeoutError` once its bytes have not `arrived` fast enough."""
+    """Return the next message, which must be a `kind`. Raises `TimeoutError` once bytes arrive too slowly.
+
+    `arrived` returns the number of bytes received so far; `size` is the maximum size of the message.
+    """
     now = asyncio.get_running_loop().time
     pace, before, since = pace_of_message(size), await asyncio.to_thread(arrived), now()
     while True:
@@ -319,7 +335,7 @@ async def expect_in_pace(channel: Channel, kind: type[M], arrived: Callable[[], 
 
 
 class LargeMessages:
-    """Counts the bytes of large messages that are being received, or are kept; used in one event loop."""
+    """Memory budget for large messages that are being received or processed. To be used in one event loop."""
 
     def __init__(
         self,
@@ -329,9 +345,10 @@ class LargeMessages:
         small: int = SMALL_BYTES,
         refusal: msg.Fault = REFUSED_PUSH,
     ) -> None:
-        """Receive up to `most` bytes at a time, of each caller half, or one message alone, however large it is.
+        """Reserve up to `most` bytes at a time, and half of that per caller; a single message may have any size.
 
-        Messages of up to `small` bytes are not counted; others are refused if they wait too long.
+        Messages of up to `small` bytes are not counted. Others wait for `wait_seconds`, and are then refused with
+        `refusal`.
         """
         self._shares = Shares(most=most, of_caller=most // 2)
         self._wait_seconds = wait_seconds
@@ -341,7 +358,7 @@ class LargeMessages:
 
     @asynccontextmanager
     async def receiving(self, size: int, caller: Hashable) -> AsyncIterator[None]:
-        """Receive a message of up to this size inside the block, when there is room; raises `TransferRefused`."""
+        """Reserve `size` bytes for a message during the `with` block, waiting for room. Raises `TransferRefused`."""
         if size <= self._small:
             yield
             return

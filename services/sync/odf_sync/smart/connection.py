@@ -1,7 +1,7 @@
-"""The client's WebSocket, for code that blocks: its event loop runs only while a call waits.
+"""The client's WebSocket, for synchronous code: its event loop runs only while a call waits.
 
-No message that it receives may be longer than the expected answer can be: a message is in memory as a whole, several
-times, before it can be read. The server limits what it receives likewise (`odf_sync.http.connections`).
+The size of each received message is limited to that of the expected answer, because a message is in memory several
+times before it can be read. The server limits what it receives in the same way (`odf_sync.http.connections`).
 """
 
 import asyncio
@@ -28,32 +28,32 @@ LISTED_BYTES: Final = 4096  # of an object in the answer to a list: of a signed 
 
 
 def answer_bytes(message: msg.Message) -> int:
-    """Return the greatest size of the answer to a message, and of what comes before the next message is sent."""
+    """Return the maximum bytes that the server may send until the next message of the client, answer included."""
     count = len(message.object_files) if isinstance(message, msg.DownloadsRequest | msg.UploadsRequest) else 0
     return SMALL_BYTES + LISTED_BYTES * count
 
 
 class LimitedConnection(asyncio.Protocol):
-    """Passes what a transport receives to the protocol that it had before, up to a limit."""
+    """A protocol that forwards received data to the transport's original protocol, up to a limit of bytes."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
-        """Take the place of the transport's protocol; small messages may come."""
+        """Replace the protocol of the transport; the initial limit is `SMALL_BYTES`."""
         self._transport = transport
         self._inner = cast("asyncio.Protocol", transport.get_protocol())
         self._most = self._left = SMALL_BYTES
         self.excess = ""
-        """The reason why the connection was lost, if more came."""
+        """The reason why the connection was aborted, if more bytes than the limit were received."""
         transport.set_protocol(self)
 
     def limit(self, most: int) -> None:
-        """Lose the connection when more than this many bytes have come from now on."""
+        """Abort the connection when more than `most` bytes are received from now on."""
         self._most = self._left = most
 
     async def end_if_lost(self) -> None:
-        """Lose the connection when the server has gone before it got all that was sent.
+        """Abort the connection when the server is gone and does not acknowledge what was sent.
 
-        The kernel would go on for a quarter of an hour. Its own limit does not fit: it counts what a busy server does
-        not read yet.
+        The kernel would retransmit for a quarter of an hour. Its own timeout (`TCP_USER_TIMEOUT`) does not fit, as it
+        counts data that a busy server has not read yet.
         """
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -62,7 +62,7 @@ class LimitedConnection(asyncio.Protocol):
                 return
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes on, or lose the connection."""
+        """Forward received bytes, or abort the connection if they exceed the limit."""
         self._left -= len(data)
         if self._left >= 0:
             self._inner.data_received(data)
@@ -71,19 +71,19 @@ class LimitedConnection(asyncio.Protocol):
             self._transport.abort()
 
     def eof_received(self) -> bool | None:
-        """Pass the end on."""
+        """Forward the end of the stream."""
         return self._inner.eof_received()
 
     def pause_writing(self) -> None:
-        """Pass on that the server does not read."""
+        """Forward backpressure: the send buffer is full."""
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass on that the server reads."""
+        """Forward the end of backpressure: the send buffer has room again."""
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass on that the connection was lost."""
+        """Forward that the connection was lost."""
         self._inner.connection_lost(exc)
 
 
@@ -110,7 +110,7 @@ WHY: Final = {
 
 
 class Connection:
-    """A client's end of an exchange."""
+    """The client's end of an exchange, for synchronous code."""
 
     def __init__(
         self,
@@ -119,35 +119,35 @@ class Connection:
         answer: Mapping[str, str],
         limited: LimitedConnection | None = None,
     ) -> None:
-        """Use an open WebSocket and its loop; `answer`: the headers of the server's answer to the upgrade."""
+        """Use an open WebSocket and its event loop; `answer` are the headers of the response to the upgrade."""
         self.continues_uploads = answer.get(msg.CONTINUES_HEADER) == msg.YES
-        """Whether the server continues uploads that were interrupted, and takes archives of blocks by upload."""
+        """Whether the server can resume interrupted uploads, and accepts archives of blocks as uploads."""
         self.takes_signatures = answer.get(msg.SIGNATURES_HEADER) == msg.YES
-        """Whether the server takes signatures in archives of blocks."""
+        """Whether the server accepts signatures in archives of blocks."""
         self.keeps_visibility = answer.get(msg.CHOSEN_HEADER) == msg.YES
-        """Whether a new dataset gets the visibility that was chosen, even if the server is single-tenant."""
+        """Whether the server gives a new dataset the visibility that the user chose, even on a single-tenant node."""
         self._runner = runner
         self._channel = channel
         self._limited = limited
         self._receiving: asyncio.Future[msg.Message] | None = None
 
     def send(self, message: msg.Message, most: int | None = None) -> None:
-        """Send a message, after which `most` bytes may come; None: those of the answer to such a message.
+        """Send a message, and limit what the server may send next to `most` bytes; by default the size of its answer.
 
-        Raises as `expect` does if the server has refused, or has ended the exchange, meanwhile.
+        Raises as `expect` does if the server has meanwhile refused or ended the exchange.
         """
         if self._limited is not None:
             self._limited.limit(answer_bytes(message) if most is None else most)
         self._run(self._send(message))
 
     def send_early(self, message: msg.Message) -> None:
-        """Send a message before its turn, which comes with `send`."""
+        """Send a message before the protocol allows it; `send` must follow when it does."""
         self._run(_read_in_time(self._channel.send_early(message)))
 
     def expect(self, kind: type[M]) -> M:
-        """Return the next message, which is of a kind; raises `TransferRefused`, and `Unavailable` if none comes.
+        """Return the next message, which must be a `kind`. Raises `TransferRefused`, and `Unavailable` if none arrives.
 
-        A question about the progress of uploads that are complete is passed over.
+        A question about the progress of uploads that are already complete is skipped.
         """
         message = self.poll(ANSWER_SECONDS)
         while isinstance(message, msg.ProgressRequest):
@@ -157,15 +157,15 @@ class Connection:
         return of_kind(kind, message)
 
     def poll(self, seconds: float) -> msg.Message | None:
-        """Return the next message, None if none comes in time; raises `TransferRefused`."""
+        """Return the next message, or None if none arrives within `seconds`. Raises `TransferRefused`."""
         return _not_refused(self._run(self._receive(seconds)))
 
     def close(self, reason: bytes, wait_seconds: float = CLOSED_SECONDS) -> None:
-        """End the exchange, and wait for the server's close frame."""
+        """Send a close frame, and wait up to `wait_seconds` for that of the server."""
         self._run(self._close(reason, wait_seconds))
 
     def _has_ended(self) -> bool:
-        """Return whether what came while the client waited or sent is the end of the exchange."""
+        """Return whether the server has ended the exchange while the client was waiting or sending."""
         if self._receiving is None or not self._receiving.done():
             return False
         return self._receiving.exception() is not None or isinstance(self._receiving.result(), msg.Refusal)
@@ -204,7 +204,7 @@ class Connection:
 
 
 async def _read_in_time(sending: Coroutine[Any, Any, None]) -> None:
-    """Send a message; raises `Unavailable` if the other side does not read it."""
+    """Send a message. Raises `Unavailable` if the other node does not read it within `ANSWER_SECONDS`."""
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
             await sending
@@ -220,7 +220,10 @@ def _not_refused(message: msg.Message | None) -> msg.Message | None:
 
 
 def received_blocks(connection: Connection, plan: msg.TransferPlan) -> dict[Multihash, bytes]:
-    """Return the blocks of a pull that was accepted, oldest first; raises `InvalidInput` unless they are as planned."""
+    """Request and return the blocks of an accepted pull, oldest first.
+
+    Raises `InvalidInput` unless their number and size are those of the plan.
+    """
     require_countable(plan, limit=BLOCKS_BYTES_LIMIT, counted=COUNTED_BYTES)
     connection.send(msg.MetadataRequest(), message_bytes(plan, MAX_RECEIVED_MESSAGE_BYTES) + SMALL_BYTES)
     batch = connection.expect(msg.MetadataReply).blocks
@@ -232,9 +235,9 @@ def received_blocks(connection: Connection, plan: msg.TransferPlan) -> dict[Mult
 
 
 class NodeSession:
-    """A client's connection to a node: requests for small documents first, and then exchanges.
+    """A client's connection to a node, which serves requests for small documents and then exchanges.
 
-    To connect is a round trip, or three with TLS; the first exchange needs none of its own.
+    To connect takes one round trip, or three with TLS; the first exchange reuses the connection of the documents.
     """
 
     def __init__(self) -> None:
@@ -253,18 +256,18 @@ class NodeSession:
     def document(
         self, url: str, headers: Mapping[str, str], limit: int
     ) -> tuple[bytes | None, Mapping[str, str]] | None:
-        """Return the body at a URL, of at most `limit` bytes, None if the server has nothing there; and the headers.
+        """Return the body at a URL, of at most `limit` bytes, and the response headers; the body is None for a 404.
 
-        None if the answer is of any other kind, or the connection is lost: `HttpDataset` follows redirects, tries
-        again, and has words for each status. Raises `Unavailable` if no answer comes in time.
+        Returns None for any other response and for a lost connection. The caller then uses `HttpDataset`, which follows
+        redirects, retries, and reports each status. Raises `Unavailable` if no response arrives in time.
         """
         return self._runner.run(self._document(url, headers, limit))
 
     @contextmanager
     def exchange(self, url: str, table: Table, headers: Mapping[str, str]) -> Iterator[Connection]:
-        """Yield the client's end of an exchange at a URL; it is closed in any case.
+        """Open an exchange at a URL, yield the client's end of it, and close it at the end of the `with` block.
 
-        Raises `NotFound` and `Unavailable` if the server does not open one.
+        Raises `NotFound` and `Unavailable` if the server does not accept the WebSocket.
         """
         socket = self._runner.run(self._open(url, headers, is_push=table is PUSH))
         channel = Channel(socket, End(side=Side.CLIENT, table=table))
@@ -303,7 +306,7 @@ class NodeSession:
     async def _open(
         self, url: str, headers: Mapping[str, str], *, is_push: bool
     ) -> aiohttp.ClientWebSocketResponse:
-        """Return an open WebSocket; a server that is busy is asked again, some times."""
+        """Return an open WebSocket; retries up to `BUSY_RETRIES` times while the server is busy."""
         failures = 0
         while True:
             failures += 1
@@ -333,7 +336,10 @@ class NodeSession:
             )
 
     def _http(self) -> aiohttp.ClientSession:
-        """Return the session, which has to be made within its loop; it notes the headers of the last answer."""
+        """Return the session, created at the first call, as that needs a running loop.
+
+        It keeps the latest response headers.
+        """
         if self._session is None:
 
             async def note_answer(_: object, __: object, ended: aiohttp.TraceRequestEndParams) -> None:
@@ -352,13 +358,16 @@ class NodeSession:
 
 @contextmanager
 def connect(url: str, table: Table, headers: Mapping[str, str]) -> Iterator[Connection]:
-    """Yield the client's end of an exchange over its own connection, as `NodeSession.exchange` does."""
+    """Open an exchange over a connection of its own, as `NodeSession.exchange` does."""
     with NodeSession() as session, session.exchange(url, table, headers) as connection:
         yield connection
 
 
 def _pause(failures: int, headers: Mapping[str, str]) -> float:
-    """Return the seconds until a server that is busy is asked again: at least those that it asks for, within limits."""
+    """Return the seconds until the next attempt at a busy server.
+
+    At least its `Retry-After`, up to `MAX_PAUSE_SECONDS`.
+    """
     retry_after = headers.get("Retry-After", "")
     seconds = float(retry_after) if WHOLE_NUMBER.fullmatch(retry_after) else 0.0
     return max(BUSY_BACKOFF.pause(failures), min(seconds, MAX_PAUSE_SECONDS))

@@ -1,7 +1,7 @@
 """The order of messages of the Smart Transfer Protocol, for both ends (wire-facts §8.4, 8.5). No IO.
 
-A table says what either side may send in each state; an end is a place in it. What an end sends and receives goes
-through it, so neither a fault of ours nor a hostile peer brings an end into a state that does not exist.
+A table lists the messages that each side may send in each state. Both sent and received messages are checked against
+it, so neither our own error nor a hostile peer can bring an end into an undefined state.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,7 +37,7 @@ class Side(Enum):
 
 
 class ExchangeState(Enum):
-    """The last message."""
+    """The states of an exchange, each named after the message that led to it."""
 
     START = auto()
     REQUESTED = auto()
@@ -60,12 +60,12 @@ class ProtocolViolated(InvalidInput):
 
 
 class TransferRefused(InvalidInput):
-    """The other side refused the transfer."""
+    """The other node refused the transfer."""
 
     fault: msg.Fault
 
     def __str__(self) -> str:
-        """Return the reason."""
+        """Return the reason for the refusal."""
         match self.fault:
             case msg.InvalidHead(expected_head=head):
                 why = f"its head is {head}" if head is not None else "it does not have the dataset"
@@ -84,7 +84,7 @@ class TransferRefused(InvalidInput):
         return f"the other node refused: {why}"
 
     def advice(self) -> str:
-        """Return the remedy."""
+        """Return the remedy for this refusal, empty if none is known."""
         if isinstance(self.fault, msg.Internal) and self.fault.phase is msg.Phase.PUSH_TARGET:
             return NO_TARGET
         return ADVICE.get(type(self.fault), "")
@@ -177,17 +177,17 @@ PUSH: Final[Table] = {state: turns + _LATE.get(state, ()) for state, turns in _P
 
 @dataclass(slots=True, kw_only=True)
 class End:
-    """One end of an exchange."""
+    """The client's or the server's end of an exchange, and its state."""
 
     side: Side
     table: Table
     state: ExchangeState = field(default=ExchangeState.START)
     refused: str | None = field(default=None, init=False)
-    """The kind of the refusal that was sent, which ends the exchange."""
+    """The type name of the fault in the refusal that this end sent; a refusal ends the exchange."""
     _violated: ExchangeState | None = field(default=None, init=False)
 
     def note_sent(self, message: msg.Message) -> None:
-        """Advance the state by a message that is sent."""
+        """Advance the state for a message that this end sends; the protocol must allow the message."""
         turn = next((turn for turn in self._turns(own=True) if turn.fits(message)), None)
         assert turn is not None, f"{type(message).__name__} cannot be sent in state {self.state}"
         self.state = turn.then
@@ -195,7 +195,10 @@ class End:
             self.refused = type(message.fault).__name__
 
     def receive(self, text: str) -> msg.Message:
-        """Return the message; raises `ProtocolViolated`, and then nothing more may come."""
+        """Return the message decoded from its JSON, and advance the state.
+
+        Raises `ProtocolViolated` if the protocol does not allow the message; the exchange has then failed.
+        """
         if self.refused is not None:
             raise ProtocolViolated(text=f"the exchange has ended: {self.refused}")
         try:
@@ -215,7 +218,7 @@ class End:
 
     @property
     def phase(self) -> msg.Phase:
-        """Return the step that fails, if it does now, or has failed."""
+        """Return the step of the protocol that a fault in the current state belongs to."""
         return (_PULL_PHASES if self.table is PULL else _PUSH_PHASES)[self._violated or self.state]
 
     def _turns(self, *, own: bool) -> Iterable[_Turn]:
@@ -243,12 +246,12 @@ _PUSH_PHASES: Final = dict.fromkeys(ExchangeState, msg.Phase.PUSH_OBJECTS) | {
 
 
 def fits_close_frame(refusal: msg.Refusal) -> bool:
-    """Return whether `close_reason` leaves a refusal as it is."""
+    """Return whether a refusal fits into the reason of a close frame without being shortened."""
     return len(encode(refusal).encode()) <= MAX_CLOSE_REASON_BYTES
 
 
 def close_reason(refusal: msg.Refusal) -> bytes:
-    """Return the reason of a close frame; a message that does not fit is cut, so that the JSON stays whole."""
+    """Return a refusal as the reason of a close frame: valid JSON of at most 123 bytes. A long message is cut off."""
     text = encode(refusal)
     # Such a fault has hashes or names that cannot be cut without becoming others: only its kind is sent.
     if not fits_close_frame(refusal) and not isinstance(refusal.fault, msg.Internal):
@@ -264,7 +267,7 @@ def close_reason(refusal: msg.Refusal) -> bytes:
 
 
 def refusal_in(reason: str) -> msg.Refusal | None:
-    """Return the refusal in the reason of a close frame, None if there is none."""
+    """Return the refusal in the reason of a close frame, or None if the reason is no refusal."""
     try:
         refusal = decode(reason, (msg.Refusal,))
     except InvalidInput:

@@ -1,9 +1,9 @@
 """The JSON of messages (wire-facts §8.3).
 
-Nothing on the wire names the type of a message: `exchange` knows which ones may come next. Unknown fields are ignored,
-absent options may be null or missing. An archive is a list of numbers there, which is converted in parts: as a list of
-Python's it would take eight times its size. Each object of a list is read
-as the JSON is, and lists are written one object at a time, for the same reason.
+The JSON does not name the type of its message: `exchange` knows which types may come next. Unknown fields are ignored;
+optional fields may be null or missing. An archive is a list of numbers in JSON. It is converted in parts, because a
+Python list of them would take eight times the memory. For the same reason the objects of a list are converted while the
+JSON is parsed, and written one at a time.
 """
 
 import json
@@ -53,7 +53,7 @@ def encode(message: msg.Message) -> str:
 
 
 def with_items(message: msg.Message, items: Iterable[str]) -> Iterator[str]:
-    """Yield the JSON of a message in pieces; `items` are the JSON of its list, in place of those that it has."""
+    """Yield the JSON of a message in pieces, with `items` as the JSON of the elements of its list."""
     text = _compact(_with_envelope(message))
     mark = _NO_PLACES if _NO_PLACES in text else _NO_PAYLOAD
     before, _, after = text.partition(mark)
@@ -66,7 +66,7 @@ def with_items(message: msg.Message, items: Iterable[str]) -> Iterator[str]:
 
 
 def _with_envelope(message: msg.Message) -> object:
-    """Return a message as JSON, without the items of long lists."""
+    """Return the JSON value of a message in its envelope, such as `{"Ok": …}`; long lists are left empty."""
     match message:
         case msg.Refusal(fault=fault):
             return {"Err": {type(fault).__name__: _plain(fault)}}
@@ -87,7 +87,7 @@ def _compact(plain: object) -> str:
 
 
 def decode(text: str, candidates: Iterable[type[msg.Message]]) -> msg.Message:
-    """Return the message, as that of the `candidates` whose form the JSON has; raises `InvalidInput`."""
+    """Return the message in a JSON text, which must have the form of one of the `candidates`. Raises `InvalidInput`."""
     plain = _parse(text)
     forms = {_form(kind): kind for kind in candidates}
     for form, kind in sorted(forms.items(), reverse=True):  # an empty form fits everything: last
@@ -97,17 +97,17 @@ def decode(text: str, candidates: Iterable[type[msg.Message]]) -> msg.Message:
 
 
 def place_json(item: msg.Download | msg.Upload) -> str:
-    """Return the JSON of the place of an object."""
+    """Return the JSON of the upload or download of one object."""
     return _compact(_plain(item))
 
 
 def numbers(piece: bytes) -> str:
-    """Return bytes of an archive as they are in JSON, without a comma at either end."""
+    """Return bytes of an archive as a comma-separated list of numbers, without brackets."""
     return ",".join([_NUMBERS[number] for number in piece])
 
 
 def _form(kind: type[msg.Message]) -> str:
-    """Return the field that shows that an object is of this kind; empty if all objects may be."""
+    """Return the name of the field by which messages of this type are recognized, empty if they have none."""
     if kind is msg.Refusal:
         return "Err"
     if kind in (msg.UploadsRunning, msg.UploadsComplete):
@@ -130,7 +130,7 @@ def _decode(kind: type[msg.Message], plain: Mapping[str, object]) -> msg.Message
 
 
 def _fault(plain: object) -> msg.Fault:
-    """Return an error; one that is not known, or has other fields, as its JSON: it is a refusal in any case."""
+    """Return the error in a refusal, or `UnknownFault` with its JSON if its type or its fields are unknown."""
     for name, facts in plain.items() if isinstance(plain, dict) else ():
         if name in _FAULTS:
             with suppress(InvalidInput):
@@ -143,7 +143,10 @@ def _is_result(kind: type[msg.Message]) -> bool:
 
 
 def _parse(text: str) -> Mapping[str, object]:
-    """Return the JSON object; its payload, a long list of numbers, is converted apart, and objects as they are read."""
+    """Return the parsed JSON object of a message.
+
+    The payload, a long list of numbers, is converted separately, and objects of lists are converted during the parsing.
+    """
     match = _PAYLOAD.search(text)
     payload = b""
     try:
@@ -163,12 +166,12 @@ def _parse(text: str) -> Mapping[str, object]:
 
 
 def _object_file(plain: dict[str, object]) -> object:
-    """Return an object of a list as it is kept: as the JSON has it, it would take several times the memory."""
+    """Return an element of a list of objects as an `ObjectFile`, which takes a fraction of a dictionary's memory."""
     return _read(msg.ObjectFile, plain, "object_file") if "physical_hash" in plain else plain
 
 
 def _bytes(text: str, start: int, end: int) -> bytes:
-    """Return the numbers of `text` between two places as bytes; raises `ValueError`."""
+    """Return the numbers in `text[start:end]` as bytes; raises `ValueError`."""
     if _BLANK.fullmatch(text, start, end):
         return b""
     octets = bytearray()
@@ -181,7 +184,7 @@ def _bytes(text: str, start: int, end: int) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Return a value as JSON; bytes are filled in later."""
+    """Return a value as plain JSON data; bytes become an empty list, which the caller fills."""
     match value:
         case msg.Phase():
             side, _, name = value.partition("/")
@@ -204,12 +207,12 @@ def _plain(value: object) -> object:
 
 
 def _is_written(field: Field[Any], value: object) -> bool:
-    """Return whether to encode a field: always if the specification has it, else only with a value."""
+    """Return whether to write a field: always if the specification has it, an extension only if it is not None."""
     return dict(field.metadata) != msg.EXTENSION or getattr(value, field.name) is not None
 
 
 def _read(kind: type[T], plain: object, where: str) -> T:
-    """Return a dataclass from its JSON object; raises `InvalidInput`, which names the field."""
+    """Return a dataclass from its JSON object; raises `InvalidInput`, which names the invalid field."""
     if isinstance(plain, kind):
         return plain
     members = _object(plain, where)
@@ -224,7 +227,7 @@ def _read(kind: type[T], plain: object, where: str) -> T:
 
 @cache
 def _hints(kind: type[object]) -> Mapping[str, Any]:
-    """Return the types of a dataclass's fields: for each object of a long list, `get_type_hints` takes too long."""
+    """Return the types of a dataclass's fields, cached: `get_type_hints` is too slow to call for each listed object."""
     return get_type_hints(kind)
 
 

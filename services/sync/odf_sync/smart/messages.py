@@ -1,6 +1,6 @@
 """Messages of the Smart Transfer Protocol (wire-facts §8.3–8.5).
 
-A message is a dataclass whose fields are those of its JSON object; `message_json` reads and writes that.
+Each message is a dataclass with the fields of its JSON object; `message_json` converts between the two.
 """
 
 import re
@@ -40,24 +40,24 @@ EXTENSION: Final[Mapping[str, bool]] = {"extension": True}  # of a field that is
 
 
 class ObjectType(StrEnum):
-    """The kind of an object file."""
+    """The type of an object file, as the protocol names it."""
 
     DATA_SLICE = "DataSlice"
     CHECKPOINT = "Checkpoint"
 
     @property
     def kind(self) -> ObjectKind:
-        """Return the folder of such objects."""
+        """Return the object kind, which is the object's folder in a repository."""
         return ObjectKind.DATA if self is ObjectType.DATA_SLICE else ObjectKind.CHECKPOINT
 
     @classmethod
     def for_kind(cls, kind: ObjectKind) -> "ObjectType":
-        """Return the type of the objects in a folder."""
+        """Return the object type for an object kind."""
         return cls.DATA_SLICE if kind is ObjectKind.DATA else cls.CHECKPOINT
 
 
 class DatasetVisibility(StrEnum):
-    """The readers of a dataset that a push creates."""
+    """The visibility of a dataset that a push creates."""
 
     PRIVATE = "Private"
     PUBLIC = "Public"
@@ -68,7 +68,7 @@ class DatasetVisibility(StrEnum):
 
 
 class Phase(StrEnum):
-    """The step in which an internal error occurred: `Pull` or `Push`, and its name."""
+    """The step in which an internal error occurred, as `Pull/<step>` or `Push/<step>`."""
 
     PULL_INITIAL = "Pull/InitialRequest"
     PULL_METADATA = "Pull/MetadataRequest"
@@ -82,13 +82,13 @@ class Phase(StrEnum):
 
 
 class PullStrategy(StrEnum):
-    """The way in which an object is fetched."""
+    """The method for downloading an object."""
 
     HTTP_DOWNLOAD = "HttpDownload"
 
 
 class PushStrategy(StrEnum):
-    """Whether an object is sent, and how."""
+    """The method for uploading an object, or that the upload is skipped."""
 
     SKIP_UPLOAD = "SkipUpload"
     HTTP_UPLOAD = "HttpUpload"
@@ -96,7 +96,10 @@ class PushStrategy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferPlan:
-    """Totals of the blocks of a range and of the objects that they name, whether the receiver has them or not."""
+    """The totals of a range: its blocks, the objects that they refer to, and records.
+
+    Objects are counted whether or not the receiver has them already.
+    """
 
     num_blocks: int = 0
     num_objects: int = 0
@@ -107,17 +110,17 @@ class TransferPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksBatch:
-    """Blocks in an archive (`archive`)."""
+    """Blocks as a gzipped tar (`archive`)."""
 
     num_blocks: int
     media_type: str = ARCHIVE_MEDIA_TYPE
     encoding: str = ENCODING
     payload: bytes
     archive: Multihash | None = field(default=None, metadata=EXTENSION)
-    """The hash of an archive that was uploaded, if the payload is empty."""
+    """The hash of the archive if it was uploaded separately; the payload is then empty."""
 
     def __post_init__(self) -> None:
-        """Raise `InvalidInput` unless the archive is of the only kind there is."""
+        """Raise `InvalidInput` unless the media type and encoding are the supported ones."""
         if (self.media_type, self.encoding) != (ARCHIVE_MEDIA_TYPE, ENCODING):
             text = f"expected {ARCHIVE_MEDIA_TYPE} ({ENCODING}), got {self.media_type} ({self.encoding})"
             raise InvalidInput(text=text, where="blocks")
@@ -125,7 +128,7 @@ class BlocksBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectFile:
-    """A slice or checkpoint; `size` in bytes."""
+    """A data slice or checkpoint; `size` is in bytes."""
 
     object_type: ObjectType
     physical_hash: Multihash
@@ -134,28 +137,28 @@ class ObjectFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpHeader:
-    """A header of the request for an object."""
+    """A header to send with the request that uploads or downloads an object."""
 
     name: str
     value: str
 
     def __post_init__(self) -> None:
-        """Raise `InvalidInput` unless it can be sent: a line break would begin another header."""
+        """Raise `InvalidInput` unless name and value are valid: a line break could add another header."""
         if _HEADER_NAME.fullmatch(self.name) is None or _HEADER_VALUE.fullmatch(self.value) is None:
             raise InvalidInput(text=f"not a header: {self.name[:80]!r}", where="headers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferUrl:
-    """The URL from which an object is fetched, or to which it is sent."""
+    """The URL for the upload or download of an object."""
 
     url: str
     headers: tuple[HttpHeader, ...] = ()
     expires_at: str | None = None
-    """RFC 3339; None if it does not expire."""
+    """The time at which the URL expires, in RFC 3339; None if it does not expire."""
 
     def __post_init__(self) -> None:
-        """Raise `InvalidInput` unless it is an HTTP URL."""
+        """Raise `InvalidInput` unless `url` is an HTTP or HTTPS URL."""
         try:
             parts = urlsplit(self.url)
             is_http = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -167,7 +170,7 @@ class TransferUrl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """The download of an object."""
+    """Instructions for the download of one object."""
 
     object_file: ObjectFile
     pull_strategy: PullStrategy = PullStrategy.HTTP_DOWNLOAD
@@ -176,7 +179,7 @@ class Download:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """The upload of an object; `upload_to` is None if the receiver has it."""
+    """Instructions for the upload of one object; `upload_to` is None if the receiver has the object already."""
 
     object_file: ObjectFile
     push_strategy: PushStrategy
@@ -185,7 +188,10 @@ class Upload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullRequest:
-    """The client has the chain up to `begin_after`, and wants it up to `stop_at`, or to the head."""
+    """The client requests the blocks after `begin_after` up to `stop_at`.
+
+    If `begin_after` is None, from the first block of the chain; if `stop_at` is None, up to the head.
+    """
 
     begin_after: Multihash | None = None
     stop_at: Multihash | None = None
@@ -194,7 +200,7 @@ class PullRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullAccepted:
-    """The range exists; this is what it amounts to."""
+    """The server accepts the pull; `transfer_plan` has the totals of the requested range."""
 
     is_result: ClassVar = True
     transfer_plan: TransferPlan
@@ -202,33 +208,36 @@ class PullAccepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequest:
-    """The client asks for the blocks of the range."""
+    """The client requests the blocks of the range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataReply:
-    """The blocks of the range."""
+    """The server sends the blocks of the range."""
 
     blocks: BlocksBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadsRequest:
-    """The client asks where these objects can be fetched."""
+    """The client requests URLs for the download of these objects."""
 
     object_files: tuple[ObjectFile, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadsReply:
-    """The downloads of the objects, in the order of the request."""
+    """The server's download instructions for the objects, in the order of the request."""
 
     object_transfer_strategies: tuple[Download, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushRequest:
-    """The client wants to append to `current_head`, which it takes for the server's head; None: a new dataset."""
+    """The client requests to push blocks that follow `current_head`, which it assumes to be the server's head.
+
+    If `current_head` is None, the dataset is new on the server.
+    """
 
     current_head: Multihash | None = None
     transfer_plan: TransferPlan
@@ -238,28 +247,28 @@ class PushRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushAccepted:
-    """The server's head is as the client said."""
+    """The server accepts the push; its head is the client's `current_head`."""
 
     is_result: ClassVar = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBlocks:
-    """The new blocks."""
+    """The client sends the blocks of the push."""
 
     new_blocks: BlocksBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksAccepted:
-    """The blocks were received."""
+    """The server has accepted the blocks."""
 
     is_result: ClassVar = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadsRequest:
-    """The client asks where to send these objects; another request follows if the list is truncated."""
+    """The client requests URLs for the upload of these objects; if `is_truncated`, another such request follows."""
 
     object_files: tuple[ObjectFile, ...]
     is_truncated: bool
@@ -267,7 +276,7 @@ class UploadsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadsReply:
-    """The uploads of the objects."""
+    """The server's upload instructions for the objects."""
 
     is_result: ClassVar = True
     object_transfer_strategies: tuple[Upload, ...]
@@ -275,39 +284,39 @@ class UploadsReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressRequest:
-    """The server asks how many objects were sent."""
+    """The server asks how many objects have been uploaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadsRunning:
-    """The number of objects sent in this round."""
+    """The client reports how many objects of the latest list it has uploaded."""
 
     uploaded_objects_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadsComplete:
-    """All objects of the round were sent."""
+    """The client reports that all objects of the latest list have been uploaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompleteRequest:
-    """The client asks that the head is moved."""
+    """The client requests that the server moves the head to the last pushed block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushConfirmed:
-    """The head was moved."""
+    """The server has moved the head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedBlockOverwriteRestricted:
-    """A forced transfer would replace a dataset by one with another id or kind."""
+    """A forced transfer would replace a dataset with one of another id or kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Internal:
-    """Any other error."""
+    """An internal error of the server, or a fault that has no type of its own."""
 
     phase: Phase
     error_message: str
@@ -315,7 +324,7 @@ class Internal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvalidInterval:
-    """`tail` is not an ancestor of `head`."""
+    """The block `tail` is not an ancestor of `head`."""
 
     head: Multihash
     tail: Multihash
@@ -323,7 +332,7 @@ class InvalidInterval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvalidHead:
-    """The server's head is `expected_head`, not `actual_head`, which the client claimed."""
+    """The server's head is `expected_head`, and not the client's `actual_head`."""
 
     actual_head: Multihash | None = None
     expected_head: Multihash | None = None
@@ -331,24 +340,24 @@ class InvalidHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefCollision:
-    """The dataset exists under another name."""
+    """The server has this dataset under another name."""
 
     dataset_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameCollision:
-    """Another dataset has the name."""
+    """The server has another dataset under this name."""
 
     dataset_alias: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownFault:
-    """An error that only the other side knows."""
+    """A fault of a type that this node does not know."""
 
     text: str
-    """Its JSON."""
+    """The fault as JSON."""
 
 
 Fault = (
@@ -364,7 +373,7 @@ Fault = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The answer instead of the one that was asked for."""
+    """The server refuses a request; takes the place of any of its answers."""
 
     fault: Fault
 

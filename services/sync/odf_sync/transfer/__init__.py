@@ -1,5 +1,5 @@
 """Copies of datasets between nodes, folders and buckets.
 
-`pull_dataset` brings chains in, `push_dataset` sends them out, `accept_push` takes in those that other nodes push. They
-share the blocks and objects of a repository, and the local side of a copy.
+`pull_dataset` copies a dataset to this node, `push_dataset` from this node, and `accept_push` stores a dataset that
+another node pushes. They share the code that compares chains, transfers objects and commits the local copy.
 """

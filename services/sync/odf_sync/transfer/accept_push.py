@@ -1,4 +1,4 @@
-"""Takes in a chain that another node pushes: its objects are stored first, and are checked before the head moves."""
+"""Accepts a chain that another node pushes: stores and checks its objects and blocks before the head moves."""
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,20 +26,23 @@ PARALLEL_CHECKS: Final = 2  # objects at a time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushedChain:
-    """Blocks for the dataset with a name, by hash and oldest first; `head` is the one that they were made for."""
+    """The blocks that another node pushes to the dataset `alias`: bytes by hash, oldest first.
+
+    `head` is the head of the dataset here that the sender expects, None for a new dataset.
+    """
 
     alias: str
     head: Multihash | None
     blocks: Mapping[Multihash, bytes]
     is_forced: bool
-    """Replace the chain, from the first of the blocks on."""
+    """Whether the blocks replace those that follow the predecessor of the first block."""
     signature: ReadSignature = no_signature
-    """Return the signature that was sent with a block, None without one."""
+    """Returns the signature that was sent with a block, or None if none was sent."""
     decoding: AbstractContextManager[object] = field(default_factory=nullcontext)
-    """Held while the blocks are decoded."""
+    """A context that is entered while the blocks are decoded, such as a reservation of memory."""
 
     def signatures(self) -> Iterator[tuple[Multihash, bytes]]:
-        """Yield the signatures that were sent."""
+        """Yield the hashes of the blocks that were sent with a signature, each with the signature."""
         for name in self.blocks:
             signature = self.signature(name)
             if signature is not None:
@@ -54,10 +57,10 @@ class _AdmittedChain:
 
 
 class Acceptance(AbstractContextManager["Acceptance"]):
-    """Accepts a chain: its blocks are admitted, and its objects checked, while objects still arrive."""
+    """Accepts a pushed chain: admits its blocks and checks its objects in threads while further objects arrive."""
 
     def __init__(self, datasets: NodeDatasets, chain: PushedChain) -> None:
-        """Begin with the blocks."""
+        """Begin to decode and admit the blocks in the background."""
         self._datasets = datasets
         self._chain = chain
         self._pool = ThreadPoolExecutor(PARALLEL_CHECKS, thread_name_prefix="check")
@@ -69,17 +72,17 @@ class Acceptance(AbstractContextManager["Acceptance"]):
         self._admitted.add_done_callback(self._check_arrived)
 
     def note_object(self, kind: ObjectKind, name: Multihash) -> None:
-        """Check an object, which is stored now, as soon as the blocks are admitted."""
+        """Report that an object has been stored; it is checked as soon as the blocks are admitted."""
         with self._guard:
             self._arrived.add((kind, name))
         if self._admitted.done():
             self._check_arrived(self._admitted)
 
     def await_checks(self) -> _AdmittedChain:
-        """Store the blocks, once all objects are stored, and wait until all are checked; raises what `complete` does.
+        """Store the blocks, and wait until all objects are checked. All objects must have been stored before.
 
-        Writing blocks mostly waits for the disk, checking objects is computing: both are done at a time. Nothing leads
-        to the blocks before the head moves.
+        The checks run while the blocks are written: checks need the CPU, and writes mostly wait for the disk. Nothing
+        refers to the stored blocks until the head moves. Raises the errors of `complete` except those of its commit.
         """
         admitted = self._admitted.result()
         if self._is_checked:
@@ -106,9 +109,9 @@ class Acceptance(AbstractContextManager["Acceptance"]):
                 raise InvalidInput(text=f"not sent: {kind}/{name}")
 
     def complete(self, replies: Replies, *, creation: str = "") -> None:
-        """Move the head to the last block; a new dataset is from `creation`.
+        """Wait for the checks, and move the head to the last block. `creation` is the creation id of a new dataset.
 
-        On errors nothing has moved: `InvalidInput`, for a missing object too, `ChainRuleViolated`,
+        On errors the head has not moved. Raises `InvalidInput`, also for a missing object, `ChainRuleViolated`,
         `ObjectDiffers`, `RecordsRefused`, `SignatureRefused`, `HeadMoved`, `AlreadyExists`.
         """
         admitted = self.await_checks()
@@ -120,7 +123,7 @@ class Acceptance(AbstractContextManager["Acceptance"]):
             commit(self._datasets, replies, admitted.state, copy)
 
     def __exit__(self, *_: object) -> None:
-        """Begin no more checks."""
+        """Cancel the checks that have not begun."""
         # Running checks are not awaited: after an error their results are of no use, and after success all are done.
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -150,7 +153,7 @@ class Acceptance(AbstractContextManager["Acceptance"]):
         return _AdmittedChain(here=here, state=state, objects=objects)
 
     def _check_arrived(self, admitted: Future[_AdmittedChain]) -> None:
-        """Begin to check what has arrived, unless the blocks are refused."""
+        """Start the checks of the objects that have arrived, unless the blocks were refused."""
         if admitted.cancelled() or admitted.exception() is not None:
             return
         admitted_chain = admitted.result()
@@ -169,7 +172,7 @@ class Acceptance(AbstractContextManager["Acceptance"]):
 
 @contextmanager
 def _without_names() -> Iterator[None]:
-    """Replace an error about names by one that the sender may see, who may not see every dataset of this node."""
+    """Replace an `AlreadyExists` with one that names no dataset, as the sender may not be allowed to see it."""
     try:
         yield
     except AlreadyExists as error:
@@ -179,7 +182,7 @@ def _without_names() -> Iterator[None]:
 
 
 class _Blocks(Iterable[RemoteBlock]):
-    """Decodes blocks as they are taken; raises `InvalidInput` for one that does not match its hash."""
+    """Decodes blocks one at a time during iteration; raises `InvalidInput` if one does not match its hash."""
 
     def __init__(self, blocks: Mapping[Multihash, bytes]) -> None:
         self._blocks = blocks

@@ -1,4 +1,4 @@
-"""Datasets of this node that have locations to pull from and push to, by the names that users give."""
+"""Remote aliases of datasets: the locations that a dataset is pulled from and pushed to."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from odf_sync.repositories.smart_dataset import require_pushable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AliasChange:
-    """Places that are added to and deleted from the aliases of a dataset."""
+    """Locations to add to and to delete from the remote aliases of a dataset."""
 
     add_pull: tuple[str, ...] = ()
     add_push: tuple[str, ...] = ()
@@ -31,9 +31,9 @@ class AliasChange:
     delete_push: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise `InvalidInput` unless what is added names a remote dataset, which URLs to push to can be pushed to.
+        """Raise `InvalidInput` unless each added location is a valid remote dataset, and a push URL can be pushed to.
 
-        A URL with a password is refused: aliases are stored and listed as they are.
+        A URL with a password is refused, because aliases are stored and listed in plain text.
         """
         for location in (*self.add_pull, *self.add_push):
             require_no_credentials(location)
@@ -44,7 +44,7 @@ class AliasChange:
                 require_pushable(location)
 
     def apply(self, aliases: RemoteAliases) -> RemoteAliases:
-        """Return the aliases after the change; raises `NotFound` if one that is deleted does not exist."""
+        """Return the aliases after the change; raises `NotFound` if an alias to delete does not exist."""
         for location in self.add_pull:
             aliases = aliases.with_pull(location)
         for location in self.add_push:
@@ -61,9 +61,10 @@ class AliasChange:
 def list_aliases(
     datasets: NodeDatasets, refs: Iterable[str], *, recursive: bool, is_strict: bool = False
 ) -> tuple[tuple[CatalogEntry, RemoteAliases], ...]:
-    """Return datasets that have aliases; all of them without `refs`, else those named and, if recursive, their inputs.
+    """Return the datasets that have remote aliases, with the aliases; `refs` restricts them to datasets or patterns.
 
-    Inputs come first. Names of no dataset are ignored, or raise `NotFound` if `is_strict`; patterns may match none.
+    If `recursive`, the inputs of those datasets are included, each before the datasets that use it. An unknown name in
+    `refs` is ignored, or raises `NotFound` if `is_strict`; a pattern may match no dataset.
     """
     entries = tuple(datasets.catalog.entries())
     names = tuple(refs)
@@ -82,7 +83,10 @@ def list_aliases(
 def change(
     datasets: NodeDatasets, repositories: LocalRepositories, ref: str, requested: AliasChange
 ) -> tuple[CatalogEntry, RemoteAliases]:
-    """Change the aliases of a dataset; raises `NotFound`, and `UnknownRepository` if one that is added is in none."""
+    """Change the remote aliases of a dataset, and return them.
+
+    Raises `NotFound` for an unknown dataset or deleted alias, and `UnknownRepository` if an added alias names one.
+    """
     for location in (*requested.add_pull, *requested.add_push):
         named = parse_ref_remote(location)
         if not isinstance(named, Url) and named.repo is not None:
@@ -96,7 +100,10 @@ def change(
 
 
 def _without_secrets(aliases: RemoteAliases) -> RemoteAliases:
-    """Return aliases without passwords: earlier versions stored them in URLs, which are refused when they are used."""
+    """Return aliases with passwords in their URLs masked.
+
+    Earlier versions stored such URLs; transfers refuse them.
+    """
     return replace(
         aliases,
         pull=tuple(map(hidden_credentials, aliases.pull)),
@@ -115,7 +122,10 @@ def _is_named(entry: CatalogEntry, ref: str) -> bool:
 
 
 def _with_inputs(datasets: NodeDatasets, chosen: Iterable[CatalogEntry]) -> Iterator[CatalogEntry]:
-    """Yield datasets after all that they are derived from, each once; a chain that cannot be read has no inputs."""
+    """Yield datasets with their direct and indirect inputs, each once and inputs first.
+
+    A dataset whose chain cannot be read counts as one without inputs.
+    """
     seen: set[DatasetId] = set()
     waiting = [(entry, False) for entry in reversed(tuple(chosen))]
     while waiting:

@@ -1,8 +1,8 @@
-"""The local side of a copy that comes in, by a pull or by a push from another node: stores it, then commits it.
+"""The local side of a copy that a pull or another node's push creates: stores blocks, and commits the chain.
 
 Only the coordinator moves a head: `commit` asks it to admit the chain. Private datasets stay private when they are
-copied, even where datasets are public by default. A pull or a push reports its steps while it runs; the last one states
-its outcome.
+copied, even where datasets are public by default. A pull or push yields its steps while it runs; the last step is its
+outcome.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,10 @@ from odf_sync.repositories.locate import is_multi_tenant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The progress of a copy: comparing, blocks, replacing, objects, committing, updated, restored, up-to-date."""
+    """One step of a pull or push.
+
+    `state` is one of comparing, blocks, replacing, objects, committing, updated, restored and up-to-date.
+    """
 
     alias: str
     state: str
@@ -40,28 +43,29 @@ class Step:
     new_blocks: int = 0
     new_records: int = 0
     replaced: Multihash | None = None
-    """The head of a chain that is replaced by one that does not contain it: before that, and of the last step."""
+    """The former head, if a chain that does not contain it replaces it. Set in the steps `replacing` and `updated`."""
     missing_objects: int = 0
-    """Of a derivative: neither the repository nor this node has them, so they are to be rebuilt from the inputs.
+    """The number of objects that were not transferred.
 
-    Of a push: those that were not sent, since they were dropped here.
+    Of a pull: neither the repository nor this node has these objects of a derivative, so they must be recomputed from
+    its inputs. Of a push: this node has dropped them.
     """
     missing_inputs: tuple[str, ...] = ()
-    """Inputs that have to be pulled before that: ids, with the names that the query gives them."""
+    """The inputs that must be pulled before the objects can be recomputed: ids, with the query's names for them."""
     is_private: bool = False
-    """The dataset is private here from now on, since it may be so there, or comes from what is private here.
+    """Pull: this pull has made the local dataset private, because its source may be private.
 
-    Push, in the first step: the dataset is private on this node, and all readers of the target can read it there.
+    Push, in the first step: the dataset is private on this node, but all readers of the target can read it there.
     """
     target: str = ""
-    """Of a push: where it went, as the user named it."""
+    """Of a push: its destination, as the user named it."""
 
 
 BASES: Final = ("../../", "../")  # of a node, from the URL of a dataset with and without an account
 
 
 class NotPrivateThere(InvalidInput):
-    """A push would create a dataset that everyone can read, although it is to be private."""
+    """A push would create a dataset that everyone can read, although it should be private."""
 
     MESSAGE = (
         "{alias} is to be private, but everyone who reaches {url} could read it: that node keeps no "
@@ -78,7 +82,7 @@ class NotPrivateThere(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """Knows which datasets are private here, and makes new copies private."""
+    """Knows which datasets of this node are private, and makes copies of private datasets private."""
 
     directory: Directory
 
@@ -88,17 +92,20 @@ class Privacy:
 
     @property
     def is_usual(self) -> bool:
-        """Return whether new datasets of this node are private."""
+        """Return whether new datasets of this node are private by default."""
         return self.directory.is_multi_tenant
 
     def follow(self, there: RemoteDataset, entry: CatalogEntry) -> None:
-        """Make a copy private if its source may have become so, unless its visibility was chosen here."""
+        """Make a local copy private if its source may be private, unless a user chose the visibility of the copy."""
         if there.is_private():
             self.directory.make_private_by_default(entry.incarnation)
 
     @contextmanager
     def copying(self, there: RemoteDataset, dataset: DatasetId) -> Iterator[str | None]:
-        """Yield the creation of a new copy that is to be private: it may be so there, or was here; else None."""
+        """Yield the creation id for a new copy that must be private, or None if the copy needs no such id.
+
+        A copy must be private if its source may be, or if the dataset was private on this node before.
+        """
         if not there.is_private() and not self.directory.is_marked(dataset):
             yield None
             return
@@ -107,7 +114,7 @@ class Privacy:
 
 
 def require_accounts(alias: str, url: str, token: str | None) -> None:
-    """Raise `NotPrivateThere` unless the node of a dataset's URL has accounts, which keep their datasets private."""
+    """Raise `NotPrivateThere` unless the node at a dataset's URL has accounts, as only such nodes do that."""
     if not any(is_multi_tenant(urljoin(url, base), lambda _: token) for base in BASES):
         raise NotPrivateThere(alias=alias, url=url)
 
@@ -120,33 +127,33 @@ MAX_REQUEST_ATTEMPTS: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalCopy:
-    """The target of a copy: the dataset's local name, its state if it exists, and the reference that is moved."""
+    """The local target of a copy: the dataset's name, its chain state if it exists (`here`), and the reference."""
 
     name: str
     ref: str
     here: ChainState | None
     expected: DatasetId | None = None
-    """The dataset that the source was asked for by its id."""
+    """The dataset id that the user asked for; None if the source was given by name or URL."""
     is_forced: bool = False
-    """Replace the chain if it has diverged, or is ahead."""
+    """Whether the local chain is replaced if it has diverged or is ahead."""
     trusts_records: bool = False
-    """Do not compare the records of slices with their blocks."""
+    """Whether the check of slices against the records that their blocks declare is skipped."""
     creation: str = ""
-    """Of a new dataset; empty: the coordinator chooses one."""
+    """The creation id of a new dataset; if empty, the coordinator chooses one."""
 
     privacy: Privacy | None = None
-    """Makes a new dataset private if it is so there."""
+    """Makes a new dataset private if its source is; None to leave the default."""
 
     @property
     def may_diverge(self) -> bool:
-        """Return whether the reference may move to another chain than that of the head."""
+        """Return whether the reference may move to a chain that does not contain the local head."""
         return self.is_forced or self.ref != HEAD
 
 
 def store(
     blobs: BlobStore, dataset: DatasetId, kind: ObjectKind, waiting: Iterator[tuple[Multihash, bytes]]
 ) -> None:
-    """Store blocks or signatures durably, many at a time, unless they exist."""
+    """Write blocks or signatures to the store in batches; those that exist are skipped."""
     some: list[tuple[Multihash, bytes]] = []
     size = 0
     for name, raw in waiting:
@@ -160,7 +167,7 @@ def store(
 
 
 class HasAnotherName(AlreadyExists):
-    """A copy of the dataset exists under another name."""
+    """This node has the dataset under another name."""
 
     MESSAGE = "{what}, locally named {alias}, already exists"
     ADVICE = "pull it under that name: add `--as {alias}`, or rename it with `odf rename {alias} NEW`"
@@ -184,9 +191,10 @@ def check_identity(catalog: Catalog, dataset: DatasetId, alias: str) -> None:
 
 
 def commit(datasets: NodeDatasets, replies: Replies, state: ChainState, copy: LocalCopy) -> None:
-    """Ask the coordinator to admit the chain; if its reply is lost, the reference shows the outcome.
+    """Ask the coordinator to admit the chain and move the reference.
 
-    Raises `HeadMoved`, `Refused` and `Unavailable`, and `AlreadyExists` if a new dataset has just got another name.
+    If the reply is lost, the position of the reference shows the outcome. Raises `HeadMoved`, `Refused` and
+    `Unavailable`, and `AlreadyExists` if the dataset has meanwhile been created under another name.
     """
     dataset = state.dataset_id
     expected = copy.here.head if copy.here is not None else None

@@ -1,7 +1,8 @@
-"""Slices and checkpoints of a repository: downloaded, and refused unless they match what their blocks declare.
+"""Downloads slices and checkpoints from a repository, and refuses those that do not match what their blocks declare.
 
-Those of a derivative that the repository does not have are left to be rebuilt. Readers take the newest slice of a
-derivative as proof that all objects exist (ADR 0008), so it is fetched last, and only if nothing else is missing.
+Objects of a derivative that the repository does not have are skipped, to be recomputed later. The existence of the
+newest slice of a derivative tells readers that all its objects exist (ADR 0008). So that slice is downloaded last, and
+only if no other object is missing.
 """
 
 import threading
@@ -50,13 +51,13 @@ class ObjectDiffers(VerificationFailed):
     repository: str
 
     def __str__(self) -> str:
-        """Return the object, and its actual hash or size."""
+        """Return a sentence with the object and its actual hash or size."""
         declared = f"what block {self.sequence_number} ({self.block}) declares"
         return f"{self.object} at {self.repository} is not {declared}, but {self.actual}"
 
 
 class RecordsRefused(VerificationFailed):
-    """A slice in the repository has other records than its block declares."""
+    """A slice in the repository does not have the records that its block declares."""
 
     object: str
     block: str
@@ -65,14 +66,17 @@ class RecordsRefused(VerificationFailed):
     why: str
 
     def __str__(self) -> str:
-        """Return the slice, and the fault of its records."""
+        """Return a sentence with the slice and the reason."""
         block = f"block {self.sequence_number} ({self.block})"
         return f"{self.object} at {self.repository}, which {block} declares, has wrong records: {self.why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteObject:
-    """A slice or checkpoint to fetch; `size` in bytes as declared by its block; the last three belong to a slice."""
+    """A slice or checkpoint as a block declares it; `size` is in bytes.
+
+    The last three fields are set for slices only.
+    """
 
     kind: ObjectKind
     name: Multihash
@@ -85,9 +89,9 @@ class RemoteObject:
 
 
 def declared_objects(past: ChainState | None, blocks: Iterable[RemoteBlock]) -> Iterator[RemoteObject]:
-    """Yield all objects that blocks after `past` declare, with the schema of each slice.
+    """Yield the objects that the blocks after `past` declare, slices with the schema of their records.
 
-    An object is yielded as often as it is declared: a file may match one block's declaration and not another's.
+    An object is yielded once for each declaration: its file may match the declaration of one block and not of another.
     """
     schema = None if past is None else past.schema
     for block in blocks:
@@ -119,7 +123,7 @@ def declared_objects(past: ChainState | None, blocks: Iterable[RemoteBlock]) -> 
 
 
 def by_object(declared: Iterable[RemoteObject]) -> tuple[tuple[RemoteObject, ...], ...]:
-    """Return the declarations grouped by object, in the order of first declarations."""
+    """Return the declarations grouped by object, in the order in which the objects are first declared."""
     declarations: dict[tuple[ObjectKind, Multihash], list[RemoteObject]] = {}
     for obj in declared:
         declarations.setdefault((obj.kind, obj.name), []).append(obj)
@@ -136,9 +140,9 @@ def fetch(
     *,
     trusts_records: bool = False,
 ) -> None:
-    """Store one object, unless it exists, if it matches all blocks that declare it, or its file does.
+    """Store one object unless it exists, if it matches all blocks that declare it.
 
-    A download that is interrupted leaves its bytes in `folder`, where the next one finds them.
+    An interrupted download leaves its bytes in `folder`, where the next attempt continues it.
 
     Raises `ObjectDiffers`, `RecordsRefused`, and the repository's errors.
     """
@@ -160,13 +164,16 @@ def fetch(
 
 @translating_os_errors
 def check_stored(blobs: BlobStore, source: str, dataset: DatasetId, declared: Sequence[RemoteObject]) -> None:
-    """Raise `NotFound`, `ObjectDiffers` or `RecordsRefused` unless an object from `source` is stored as declared."""
+    """Raise an error unless a stored object, received from `source`, matches all its declarations.
+
+    Raises `NotFound`, `ObjectDiffers` or `RecordsRefused`.
+    """
     first = declared[0]
     _check(source, declared, blobs.local_path(dataset, first.kind, first.name))
 
 
 def _download(there: RemoteDataset, obj: RemoteObject, file: PartialFile) -> None:
-    """Complete a file; one that was begun with other bytes, from another repository perhaps, is fetched again."""
+    """Complete a partial file; if its hash is wrong because an earlier attempt left other bytes, download it again."""
     begun, began = file.tell(), time.monotonic()
     _receive(there, obj, file)
     log.debug(
@@ -185,7 +192,7 @@ def _download(there: RemoteDataset, obj: RemoteObject, file: PartialFile) -> Non
 
 
 def _receive(there: RemoteDataset, obj: RemoteObject, file: PartialFile) -> None:
-    """Fetch the rest of a file; a lost connection is followed by another one, as long as enough bytes arrive."""
+    """Download the rest of a partial file; reconnects after a lost connection as long as enough bytes arrive."""
     fruitless = 0
     while not file.tell() or file.tell() < obj.size:
         before, began = file.tell(), time.monotonic()
@@ -203,13 +210,13 @@ def _receive(there: RemoteDataset, obj: RemoteObject, file: PartialFile) -> None
 
 
 def _check(source: str, declared: Sequence[RemoteObject], file: Path) -> None:
-    """Raise `ObjectDiffers` or `RecordsRefused` unless a file is what each block declares."""
+    """Raise `ObjectDiffers` or `RecordsRefused` unless a file matches all declarations."""
     _check_size(source, declared, file)
     _check_slices(source, declared, file)
 
 
 def _check_size(source: str, declared: Sequence[RemoteObject], file: Path) -> None:
-    """Raise `ObjectDiffers` unless a file is as long as each block declares."""
+    """Raise `ObjectDiffers` unless the file has the size of each declaration."""
     size = file.stat().st_size
     for obj in declared:
         if obj.size != size:
@@ -217,7 +224,7 @@ def _check_size(source: str, declared: Sequence[RemoteObject], file: Path) -> No
 
 
 def _check_slices(source: str, declared: Sequence[RemoteObject], file: Path) -> None:
-    """Raise `RecordsRefused` unless the records are those that each block declares."""
+    """Raise `RecordsRefused` unless the records match each declaration."""
     slices = [(obj, obj.slice) for obj in declared if obj.slice is not None]
     if not slices:
         return
@@ -248,7 +255,7 @@ def _refusal(source: str, obj: RemoteObject, why: str) -> RecordsRefused:
 
 
 def _declaration(obj: RemoteObject) -> dict[str, Any]:
-    """Return the facts of an error about an object: its name, and the block that declares it."""
+    """Return the fields of an error about an object: its name, and the block that declares it."""
     number = obj.sequence_number
     return {"object": f"{obj.kind}/{obj.name}", "block": str(obj.block), "sequence_number": number}
 
@@ -258,7 +265,7 @@ Object = Sequence[RemoteObject]  # with all its declarations
 
 
 class CopiedObjects:
-    """The objects that a copy of a dataset needs."""
+    """Downloads the objects that the copied blocks of a dataset declare."""
 
     def __init__(
         self,
@@ -270,9 +277,10 @@ class CopiedObjects:
         may_lack: bool,
         trusts_records: bool = False,
     ) -> None:
-        """Need the objects that blocks declare, oldest first; what is being downloaded is in `folder`.
+        """Download the declared objects, given oldest first; partial downloads are kept in `folder`.
 
-        `may_lack`: the repository need not have them; `trusts_records`: slices are checked by size and hash only.
+        If `may_lack`, objects that the repository does not have are counted in `missing` and raise no error. If
+        `trusts_records`, slices are checked only by size and hash.
         """
         self._blobs = blobs
         self._folder = folder
@@ -281,17 +289,17 @@ class CopiedObjects:
         self._may_lack = may_lack
         self._trusts_records = trusts_records
         self.missing = 0
-        """Objects that neither the repository nor this node has; known once all are fetched."""
+        """The number of objects that neither the repository nor this node has; complete after `fetch`."""
 
     def __len__(self) -> int:
         """Return the number of objects."""
         return len(self._objects)
 
     def fetch(self, there: RemoteDataset, *, at_once: int = PARALLEL_DOWNLOADS) -> Iterator[int]:
-        """Fetch what is not stored, and check all; yield how many are done.
+        """Download the objects that are not stored, and check all; yields the number of finished objects.
 
-        Stops at the first that does not match its declaration. Raises `NotFound` for one that the repository does not
-        have, unless it need not have it.
+        Stops at the first object that does not match its declaration. Raises `NotFound` for an object that the
+        repository does not have, unless `may_lack`.
         """
         if isinstance(there, SmartDataset):
             lacking = (obj[0] for obj in self._objects if not self._is_stored(obj))
@@ -330,7 +338,7 @@ class CopiedObjects:
 
 
 def lost_objects(blobs: BlobStore, dataset: DatasetId, head: Multihash) -> Iterator[RemoteObject]:
-    """Yield the objects that the local chain declares up to `head` but lacks, oldest first."""
+    """Yield the objects that the local chain declares up to `head` but that this node does not have, oldest first."""
     links = blocks_between(block_reader(blobs, dataset), head, None)
     blocks = (RemoteBlock(hash=name, raw=raw, decoded=decoded) for name, decoded, raw in links)
     for obj in declared_objects(None, blocks):
@@ -339,7 +347,7 @@ def lost_objects(blobs: BlobStore, dataset: DatasetId, head: Multihash) -> Itera
 
 
 def missing_inputs(catalog: Catalog, state: ChainState) -> tuple[str, ...]:
-    """Return the inputs of a derivative that this node does not have: ids, with the names that the query gives them."""
+    """Return the inputs of a derivative that this node does not have: ids, with the query's names for them."""
     transform = state.transform
     inputs = () if transform is None else transform.inputs
     return tuple(

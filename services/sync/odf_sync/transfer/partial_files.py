@@ -1,4 +1,4 @@
-"""Transfers in progress: one that was interrupted is continued by the next attempt, even of another process."""
+"""Partial files of interrupted transfers, which the next attempt continues, even in another process."""
 
 import contextlib
 import errno
@@ -31,10 +31,10 @@ UNBUFFERED: Final = 0  # so that no bytes are left to write when a full disk has
 
 @guarded_methods
 class PartialFile:
-    """A file that grows, and the hash of its bytes."""
+    """A file that is being appended to, and the hash of its content."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
-        """Read what the file has."""
+        """Continue a file; its content so far is read for the hash."""
         self.path = path
         self._file = file
         self._digest = hashlib.sha3_256()
@@ -42,7 +42,10 @@ class PartialFile:
             self._digest.update(chunk)
 
     def write(self, chunk: bytes, /) -> int:
-        """Append bytes; if the disk is full, the file gives back what it has taken: others need the space."""
+        """Append bytes.
+
+        If the disk is full, the file is emptied, because others need the space, and `OSError` is raised.
+        """
         left = memoryview(chunk)
         while left:  # an unbuffered file may take a part, and say why with the next one
             try:
@@ -56,15 +59,15 @@ class PartialFile:
         return len(chunk)
 
     def tell(self) -> int:
-        """Return its size in bytes."""
+        """Return the size of the file in bytes."""
         return self._file.tell()
 
     def hash(self) -> Multihash:
-        """Return the hash of its bytes, all of which other readers see."""
+        """Return the hash of the content. All written bytes are visible to other readers, as the file is unbuffered."""
         return Multihash.sha3(self._digest.digest())
 
     def clear(self) -> None:
-        """Remove all bytes."""
+        """Empty the file."""
         self._file.seek(0)
         self._file.truncate()
         self._digest = hashlib.sha3_256()
@@ -72,9 +75,9 @@ class PartialFile:
 
 @contextmanager
 def partial_file(folder: Path, name: object) -> Iterator[PartialFile]:
-    """Yield the partial file of an object, or one of its own while another transfer writes that; no two share one.
+    """Yield the partial file of an object; while another transfer has it locked, a new file with a unique name.
 
-    A file of its own is removed afterwards, since no attempt would find it, and an empty one.
+    The file is removed afterwards if it is empty, or if its name is unique, as no later attempt would find it.
     """
     with _open(folder, str(name), UNBUFFERED) as (path, file):
         yield PartialFile(path, file)
@@ -82,7 +85,7 @@ def partial_file(folder: Path, name: object) -> Iterator[PartialFile]:
 
 @contextmanager
 def own_partial_file(folder: Path, name: object) -> Iterator[PartialFile | None]:
-    """Yield the partial file of an object, None while another transfer writes that; an empty one is removed."""
+    """Yield the partial file of an object, or None while another transfer has it locked; an empty file is removed."""
     path = folder / str(name)
     with translate_os_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -96,7 +99,10 @@ def own_partial_file(folder: Path, name: object) -> Iterator[PartialFile | None]
 
 @contextmanager
 def kept_blocks(folder: Path, url: str) -> Iterator[BinaryIO]:
-    """Yield a file for blocks from a URL, with those that an interrupted attempt left; other outcomes remove it."""
+    """Yield a file for the blocks from a URL, with the blocks that an interrupted attempt has left in it.
+
+    The file is kept only if this attempt fails with `Unavailable`.
+    """
     name = f"blocks-{hashlib.sha3_256(url.encode()).hexdigest()}"
     with _open(folder, name) as (path, file):
         try:
@@ -129,7 +135,7 @@ def _open(folder: Path, name: str, buffering: int = -1) -> Iterator[tuple[Path, 
 
 @contextmanager
 def _worth_keeping(path: Path, file: BinaryIO, *, is_found_again: bool = True) -> Iterator[None]:
-    """Remove a file afterwards, unless it has bytes that another attempt finds."""
+    """Remove the file at the end unless it has bytes that a later attempt can find."""
     try:
         yield
     finally:
@@ -140,7 +146,7 @@ def _worth_keeping(path: Path, file: BinaryIO, *, is_found_again: bool = True) -
 
 
 def sweep(home: Path) -> None:
-    """Remove what transfers of a home left, and no attempt has continued for `KEPT_SECONDS`."""
+    """Remove partial files under `home` that no transfer has written to for `KEPT_SECONDS`."""
     for folder in (DOWNLOADED, UPLOADED):
         with contextlib.suppress(FileNotFoundError):
             for item in sorted((home / folder).iterdir()):
@@ -148,7 +154,7 @@ def sweep(home: Path) -> None:
 
 
 def keep_swept(home: Path, stop: threading.Event) -> None:
-    """Sweep at the start and every hour, until stopped: without it, what is never continued would stay forever."""
+    """Call `sweep` at the start and every hour until `stop` is set, so that abandoned files do not stay forever."""
     while True:
         try:
             sweep(home)

@@ -1,8 +1,8 @@
-"""Copies a dataset from a repository: compare, download, check, and have the coordinator move the head.
+"""Copies a dataset from a repository: compares the chains, downloads and checks, and asks for the head to be moved.
 
-Objects are written before blocks, and blocks before the head (spec: Dataset Sharing), so an interrupted copy leaves
-only objects and what `downloads` keeps, which the next attempt finds and reuses. Signatures come last, since they are
-few bytes, and are written before the blocks.
+Objects are written before blocks, and the head moves last (spec: Dataset Sharing). So an interrupted pull leaves only
+objects and the partial files in `downloads`, both of which the next attempt reuses. Signatures are small: they are
+fetched after the objects, and written before the blocks.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -81,25 +81,27 @@ def pull(  # noqa: PLR0913 - the options by name
     trusts_records: bool = False,
     privacy: Privacy | None = None,
 ) -> Iterator[Step]:
-    """Bring the local copy of `source` up to date; the last step is `updated`, `restored` or `up-to-date`.
+    """Update the local copy of `source`, or create it; the last step is `updated`, `restored` or `up-to-date`.
+
+    `source` is a URL or a dataset of a named repository. It becomes the pull alias of a new dataset. With `privacy`,
+    the copy is private if its source is.
 
     Data of a derivative that `source` does not have is marked as dropped, and counted in the last step.
 
-    `source` is a URL or a dataset of a named repository; a dataset that is new gets it as its pull alias, and with
-    `privacy` is private if it is there.
+    If there are no new blocks, objects that were lost locally are fetched again; the last step is then `restored`. Lost
+    objects are searched for once per head, after data was dropped, and if `rechecks`. Missing signatures of existing
+    blocks are fetched only if `rechecks`.
 
-    If nothing is new, or the local chain is ahead, locally lost objects are fetched again; then the last step is
-    `restored`. They are looked for once for each head, after data was dropped, and if `rechecks`. Signatures that the
-    copy lacks are fetched only then.
+    If `is_forced`, a local chain that has diverged or is ahead is replaced; its blocks stay in the store.
 
-    A chain that has diverged, or is ahead, is replaced if `is_forced`; its own blocks stay in the store.
+    Slices are checked by size and physical hash. Unless `trusts_records`, their records are also checked, by logical
+    hash, offsets, operations and schema.
 
-    Slices are checked by size and physical hash, and unless `trusts_records` by their records: logical hash, offsets,
-    operations and schema.
+    If `alias` is `NAME@REF`, that reference is moved to the chain of `source`, even if that chain has diverged from the
+    head's.
 
-    `alias` may be `NAME@REF`: then that reference is moved to the chain of `source`, even if it has diverged from the
-    head's. On errors nothing has moved: those of `missing_blocks`, `ObjectDiffers`, `SignatureRefused`, `AlreadyExists`
-    if the name or the dataset is taken under another id or name, and `Unavailable`.
+    On errors the head has not moved. Raises the errors of `missing_blocks`, `ObjectDiffers`, `SignatureRefused`,
+    `AlreadyExists` if the name or the dataset exists here with another id or name, and `Unavailable`.
     """
     location = locate(LocalRepositories(settings.home), source, token_for)
     copy = _destination(datasets, location, alias)
@@ -117,7 +119,7 @@ def pull(  # noqa: PLR0913 - the options by name
 
 
 def _destination(datasets: NodeDatasets, location: Location, alias: str) -> LocalCopy:
-    """Return the copy to make or update; raises `AlreadyExists` if another dataset has its name."""
+    """Return the local copy to create or update; raises `AlreadyExists` if another dataset has its name."""
     # A URL is untrusted: an `@` in it does not select a local reference.
     name, ref = split_ref(alias) if alias else (_default_name(datasets, location), HEAD)
     copy = _local_copy(datasets, str(parse_alias(name)), ref, location.dataset)
@@ -135,12 +137,12 @@ class _Pull:
     there: RemoteDataset
     copy: LocalCopy
     source: str
-    """As the user named it."""
+    """The source, as the user named it."""
     was_private: bool
-    """Whether the copy was private before, or would have been if it had been created."""
+    """Whether the copy was private before the pull; of a new dataset, whether datasets are private by default."""
 
     def steps(self, url: str, *, rechecks: bool) -> Iterator[Step]:
-        """Compare with the source at `url`, then restore, refuse or update the copy."""
+        """Compare the copy with the source at `url`, then update or restore the copy, or refuse to."""
         name, here = self.copy.name, self.copy.here
         yield Step(alias=name, state="comparing")
         head = self.there.head()
@@ -158,15 +160,15 @@ class _Pull:
                 yield from self.update(missing)
 
     def follow(self) -> None:
-        """Make a copy that exists private if its source may be."""
+        """Make an existing copy private if its source may be private."""
         entry = self.datasets.catalog.by_alias(self.copy.name)
         if self.copy.privacy is not None and entry is not None:
             self.copy.privacy.follow(self.there, entry)
 
     def compare_heads(self, head: Multihash, spool: BinaryIO) -> MissingBlocks:
-        """Return the blocks that are missing on this node.
+        """Return the blocks that this node does not have.
 
-        Follow the source as soon as it is known to have this dataset.
+        Make the copy private if the source may be, as soon as a common block shows that it is the same dataset.
         """
         here = self.copy.here
         try:
@@ -191,7 +193,7 @@ class _Pull:
         return _is_private(self.datasets, self.copy) and not self.was_private
 
     def restore(self, here: ChainState, head: Multihash, *, rechecks: bool) -> Iterator[Step]:
-        """Fetch objects that were lost locally, in order, the newest last."""
+        """Fetch objects that were lost locally, oldest first."""
         blobs, dataset = self.datasets.blobs, here.dataset_id
         was_whole = not rechecks and complete_until(blobs, dataset) == head
         lost = () if was_whole else tuple(lost_objects(blobs, dataset, head))
@@ -217,14 +219,14 @@ class _Pull:
     def restore_or_refuse(
         self, here: ChainState, head: Multihash, ahead: int, *, rechecks: bool
     ) -> Iterator[Step]:
-        """Fetch objects that were lost locally from a source that is behind; raises `LocalAhead` if it gives none."""
+        """Fetch locally lost objects from a source that is behind; raises `LocalAhead` if none was fetched."""
         for step in self.restore(here, head, rechecks=rechecks):
             if step.state == "up-to-date":
                 raise LocalAhead(repository=self.there.url, blocks=ahead)
             yield step
 
     def update(self, missing: MissingBlocks) -> Iterator[Step]:
-        """Fetch the blocks that are missing here, with what they declare, and move the reference."""
+        """Fetch the missing blocks and the objects that they declare, and move the reference."""
         copy, blocks = self.copy, missing.blocks
         name, blobs, catalog = copy.name, self.datasets.blobs, self.datasets.catalog
         past = self._common_state(missing)
@@ -266,7 +268,7 @@ class _Pull:
         )
 
     def _common_state(self, missing: MissingBlocks) -> ChainState | None:
-        """Return the state at the last block that both have."""
+        """Return the state of the local chain at the last common block, None if there is no common block."""
         if self.copy.here is None or missing.common is None:
             return None
         return self.datasets.states.state_at(self.copy.here.dataset_id, missing.common)
@@ -288,7 +290,7 @@ class _Pull:
     def _fetch(
         self, state: ChainState, declared: Iterable[RemoteObject], *, at_once: int = PARALLEL_DOWNLOADS
     ) -> Generator[Step, None, int]:
-        """Fetch objects of a chain; return how many are to be rebuilt, since the repository does not have them."""
+        """Fetch objects, and return the number of those that the repository does not have: they must be recomputed."""
         copy = self.copy
         # Other references are not rebuilt.
         is_rebuilt = state.kind is DatasetKind.Derivative and copy.ref == HEAD
@@ -306,7 +308,7 @@ class _Pull:
 
 
 def _is_private(datasets: NodeDatasets, copy: LocalCopy) -> bool:
-    """Return whether a copy is private, or would be if it were created."""
+    """Return whether a copy is private; of a new dataset, whether datasets are private by default."""
     entry = datasets.catalog.by_alias(copy.name)
     if copy.privacy is None:
         return False
@@ -316,7 +318,7 @@ def _is_private(datasets: NodeDatasets, copy: LocalCopy) -> bool:
 
 
 def _exchange(there: RemoteDataset, copy: LocalCopy) -> AbstractContextManager[None]:
-    """Open the Smart exchange, which starts from the local head; other repositories need none."""
+    """Open a Smart exchange that starts after the local head; for other repositories, do nothing."""
     if not isinstance(there, SmartDataset):
         return nullcontext()
     return there.exchange(None if copy.here is None else copy.here.head, is_forced=copy.may_diverge)
@@ -325,14 +327,17 @@ def _exchange(there: RemoteDataset, copy: LocalCopy) -> AbstractContextManager[N
 def _needed_objects(
     blobs: BlobStore, past: ChainState | None, blocks: Iterable[RemoteBlock]
 ) -> Iterator[RemoteObject]:
-    """Yield what blocks after `past` declare, after what the chain up to there lacks, if its data was dropped."""
+    """Yield the objects that the blocks after `past` declare.
+
+    If data of the dataset was dropped, first the objects that the chain up to `past` lacks.
+    """
     if past is not None and dropped_blocks(blobs, past.dataset_id) is not None:
         yield from lost_objects(blobs, past.dataset_id, past.head)
     yield from declared_objects(past, blocks)
 
 
 def _note_fetched(blobs: BlobStore, past: ChainState | None, state: ChainState) -> None:
-    """Note that all objects exist up to the head, if they did up to `past`; what was dropped is fetched, too."""
+    """Note that all objects exist up to the new head, if they did up to `past` or if dropped data was fetched again."""
     dataset = state.dataset_id
     if dropped_blocks(blobs, dataset) is not None:
         forget_drop(blobs, dataset)
@@ -348,7 +353,7 @@ def _replaced_head(copy: LocalCopy, past: ChainState | None) -> Multihash | None
 def compare(
     datasets: NodeDatasets, settings: Settings, ref: str, source: str, token_for: TokenFor = no_token
 ) -> tuple[Comparison, Multihash | None]:
-    """Return the relation of a local dataset or reference to that of `source`, and the last common block."""
+    """Return the relation of a local dataset or reference to the chain at `source`, and the last common block."""
     copy = _local_copy(datasets, *split_ref(ref))
     if copy.here is None:
         raise NotFound(what=f"dataset {copy.name}")
@@ -370,7 +375,7 @@ def _local_copy(datasets: NodeDatasets, name: str, ref: str, expected: DatasetId
 
 
 def _default_name(datasets: NodeDatasets, location: Location) -> str:
-    """Return the local name of a dataset, if its id is known, else the last segment of the URL."""
+    """Return the local name of the dataset if this node has it, else the last segment of the URL."""
     entry = None if location.dataset is None else datasets.catalog.by_id(location.dataset)
     return _last_segment(location.url) if entry is None else entry.alias
 

@@ -1,8 +1,8 @@
-"""Pushes a dataset to another node, a folder or a bucket: only what is newer than the head of the copy.
+"""Pushes a dataset to another node, a folder or a bucket; only what is newer than the head there is sent.
 
-In a folder or a bucket, data and checkpoints are written first, then blocks, and the head last (spec: Dataset
-Sharing), so a reader sees either the complete old chain or the complete new one. A signature is written before its
-block: where the block exists, so does the signature. A repeated push reuses what an interrupted one has written.
+In a folder or a bucket, data and checkpoints are written first, then blocks, and the head last (spec: Dataset Sharing),
+so a reader sees either the complete old chain or the complete new one. A signature is written before its block: if
+a block exists, so does its signature. A repeated push reuses what an interrupted one has written.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -54,21 +54,21 @@ T = TypeVar("T")
 
 
 class AnotherDataset(InvalidInput):
-    """The place to push to has another dataset, which no push replaces."""
+    """The target of a push contains another dataset, which a push never replaces."""
 
     ADVICE = "push to another name or folder, or remove that dataset first"
 
     url: str
     there: str | None
-    """Its id; None for a chain that begins with no seed."""
+    """The id of that dataset; None if its chain does not begin with a seed."""
 
     def __str__(self) -> str:
-        """Return both: the place, and the dataset in it."""
+        """Return a sentence with the target and the id of the dataset in it."""
         return f"{self.url} has another dataset, {self.there or 'whose chain has no id'}: a push does not replace it"
 
 
 def require_same_dataset(read: ReadBlock, head: Multihash, dataset: DatasetId, url: str) -> None:
-    """Raise `AnotherDataset` unless the chain at a URL is of the same dataset."""
+    """Raise `AnotherDataset` unless the chain at `url` belongs to the same dataset."""
     *_, (_, first, _) = raw_blocks(read, head)
     event = decode_block(first).block.event
     there = event.dataset_id if isinstance(event, Seed) else None
@@ -79,7 +79,10 @@ def require_same_dataset(read: ReadBlock, head: Multihash, dataset: DatasetId, u
 def send_objects(
     blobs: BlobReader, dataset: DatasetId, there: Target, objects: Sequence[ObjectFile]
 ) -> Iterator[int]:
-    """Copy objects, and yield how many the target has; raises `NotFound` for one that is not available locally."""
+    """Copy objects to the target, and yield the number that it has so far.
+
+    Raises `NotFound` if one is not stored here.
+    """
 
     def send(obj: ObjectFile) -> None:
         kind, name = obj.object_type.kind, obj.physical_hash
@@ -101,11 +104,9 @@ def send_blocks(
     *,
     signature: ReadSignature = no_signature,
 ) -> int:
-    """Copy the blocks after `after` up to `head` with their signatures, and return how many these are.
+    """Copy the blocks after `after` up to `head`, oldest first, with their signatures; returns the number of blocks.
 
-    They are sent oldest first; if the target has the first one, from an attempt that was interrupted, the others are
-    looked
-    up too.
+    If the target has the first block, an earlier push was interrupted: blocks that the target lists are then skipped.
     """
     names: list[Multihash] = []
     for name, _, _ in raw_blocks(block_reader(blobs, dataset), head):
@@ -129,7 +130,10 @@ def send_blocks(
 
 
 def _together(send: Callable[[T], None], items: Iterable[T], workers: int) -> Iterator[int]:
-    """Send items, up to `workers` at a time, and yield how many were sent; stops at the first error."""
+    """Call `send` for each item in up to `workers` threads, and yield the number sent so far.
+
+    Stops at the first error.
+    """
     waiting, done = iter(items), 0
     with ThreadPoolExecutor(workers, thread_name_prefix="push") as pool:
         while some := tuple(islice(waiting, MAX_WAITING_BLOCKS)):
@@ -151,14 +155,13 @@ def push(
     token_for: TokenFor = no_token,
     privacy: Privacy | None = None,
 ) -> Iterator[Step]:
-    """Bring a dataset there up to date with the local one; the last step is `updated` or `up-to-date`.
+    """Update the dataset at the target to the local head, or create it; the last step is `updated` or `up-to-date`.
 
-    The target is kept as the first push alias.
-
-    Dropped data of a derivative is left out of a folder or a bucket, and counted in the last step.
+    The target is stored as the first push alias of the dataset. If the target is a folder or bucket, data of a
+    derivative that this node has dropped is not sent, and is counted in the last step.
 
     Raises `PushDiverged` and `RemoteAhead` unless forced, `AnotherDataset`, `NotFound`, `DataNotHere`,
-    `NotPrivateThere`, `NoVisibilityThere`, `AnotherVisibility`, `SignatureRefused` for a damaged signature here,
+    `NotPrivateThere`, `NoVisibilityThere`, `AnotherVisibility`, `SignatureRefused` for a damaged local signature,
     `TransferRefused`, `Unavailable`.
     """
     with NodeSession() as session:
@@ -206,7 +209,7 @@ def _push(source: PushSource, request: Push, privacy: Privacy | None) -> Iterato
 
 
 def _require_visibility(alias: str, there: HttpDataset, request: Push) -> None:
-    """Raise `AnotherVisibility` if a dataset that exists there is read by others than was chosen."""
+    """Raise `AnotherVisibility` if the dataset at the target has another visibility than the one that was chosen."""
     is_public = request.visibility is DatasetVisibility.PUBLIC
     if request.is_chosen and there.is_read_by_everyone() is not is_public:
         raise AnotherVisibility(alias=alias, url=there.url, is_public=not is_public)
@@ -221,7 +224,7 @@ def _remember(source: PushSource, request: Push) -> None:
 def _send_files(
     source: PushSource, there: Target, blocks: Range, head: Multihash | None
 ) -> Generator[Step, None, PushSummary]:
-    """Send objects, except dropped ones, then blocks, then the head."""
+    """Send the objects, except dropped ones, then the blocks, then the head."""
     dataset, blobs = source.state.dataset_id, source.datasets.blobs
     declared = source.objects(blocks)[::-1]
     dropped = source.dropped_objects(blocks)
@@ -271,7 +274,7 @@ def _source(
 def _range(
     source: PushSource, there: HttpDataset | Target, head: Multihash | None, *, is_forced: bool
 ) -> Range:
-    """Return the blocks to send: those after the other head; all to replace the chain there."""
+    """Return the blocks to send: those after the target's head, or all blocks to create or replace its chain."""
     dataset, blobs = source.state.dataset_id, source.datasets.blobs
     everything = Range(after=None, head=source.head)
     if head is None:

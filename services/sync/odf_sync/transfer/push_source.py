@@ -1,7 +1,7 @@
-"""The contents of a push: a dataset of this node, its new blocks, and their objects; and how objects are sent.
+"""The content of a push (a local dataset, its new blocks and objects), and the upload of objects to a node.
 
-Objects go where the other node wants them: an HTTP PUT of each (wire-facts §8.5). A node that continues uploads is
-sent only what it lacks: it says how much has arrived, with the URL or when asked.
+Each object is sent by an HTTP PUT to the URL that the other node gives (wire-facts §8.5). A node that supports resuming
+reports how many bytes have arrived, with the URL or when asked; only the missing bytes are sent to it.
 """
 
 import os
@@ -41,18 +41,18 @@ class RemoteAhead(Conflict):
     blocks: int
 
     def __str__(self) -> str:
-        """Return the number of blocks that it is ahead."""
+        """Return a sentence with the number of additional blocks."""
         return f"the chain at {self.url} is ahead: it has {count_of(self.blocks, 'block')} more than the local one"
 
 
 class PushDiverged(ChainsDiverged):
-    """Both chains have blocks of their own after a common one; neither can follow the other."""
+    """The local and the remote chain have different blocks after their last common block."""
 
     ADVICE = "look at the other chain with `odf pull URL --as NAME@REF`; --force replaces it with this chain"
 
 
 class DataNotHere(NotFound):
-    """The data of a derivative is missing on this node, and other nodes take complete pushes only."""
+    """Data of a derivative is missing on this node; other nodes accept a dataset only with all its data."""
 
     MESSAGE = (
         "the data of {what} is missing here: it was dropped, or lost; another node takes a dataset only "
@@ -65,7 +65,7 @@ class DataNotHere(NotFound):
 
 
 class NoPlaceThere(NotFound):
-    """A node has no dataset of a name, and lets none be created."""
+    """A node has no dataset under this name, and does not allow it to be created."""
 
     ADVICE = (
         "check its name, which is ACCOUNT/DATASET on a node with accounts; or you may not write it: log "
@@ -74,7 +74,7 @@ class NoPlaceThere(NotFound):
 
 
 class NoVisibilityThere(InvalidInput):
-    """A push to a folder or a bucket was given a visibility, which only nodes keep."""
+    """A push to a folder or bucket was given a visibility, which only nodes support."""
 
     MESSAGE = "{url} has no visibility of its own: anyone who can read its files can read the dataset"
     ADVICE = "set the permissions of the folder or bucket, then push without --visibility"
@@ -83,14 +83,14 @@ class NoVisibilityThere(InvalidInput):
 
 
 class AnotherVisibility(Conflict):
-    """A push asks for another visibility than the dataset has there; it sets that of a new dataset only."""
+    """A push was given another visibility than the existing dataset has; a push only sets that of a new dataset."""
 
     alias: str
     url: str
     is_public: bool
 
     def __str__(self) -> str:
-        """Return the readers that it has there."""
+        """Return a sentence with both visibilities."""
         if self.is_public:
             return (
                 f"{self.alias} is to be private, but everyone can read it at {self.url}: nothing was pushed"
@@ -98,7 +98,7 @@ class AnotherVisibility(Conflict):
         return f"{self.alias} is to be public, but it is private at {self.url}: nothing was pushed"
 
     def advice(self) -> str:
-        """Return the way to change that, or to push it anyway."""
+        """Return the advice to change the visibility, or to push with the existing one."""
         now, other = ("public", "private") if self.is_public else ("private", "public")
         return (
             f"its owner changes that by `odf access set DATASET --visibility {other}`; or push with "
@@ -108,45 +108,48 @@ class AnotherVisibility(Conflict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Push:
-    """A dataset to push, and its destination."""
+    """A request to push a dataset."""
 
     dataset: str
     target: str = ""
-    """URL of the remote dataset, its name in a named repository, or that repository's name alone.
+    """URL of the remote dataset, its name in a named repository, or the name of that repository alone.
 
-    Empty: its first push alias, which is where it was pushed last.
+    Empty: the first push alias of the dataset, which is its latest target.
     """
     is_forced: bool = False
-    """Replace a chain that has diverged."""
+    """Whether a remote chain that has diverged or is ahead is replaced."""
     visibility: DatasetVisibility = DatasetVisibility.PRIVATE
-    """Of a dataset that is created."""
+    """The visibility of the remote dataset if the push creates it."""
     is_chosen: bool = False
-    """Whether the user chose the visibility, or the local dataset has it; a single-tenant node overrides a default."""
+    """Whether the user chose the visibility, or the local dataset is private.
+
+    A single-tenant node overrides defaults.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushSource:
-    """A dataset of this node, and where it is pushed."""
+    """The local dataset that is pushed, and its target."""
 
     datasets: NodeDatasets
     session: NodeSession
-    """Of a push to a node: of its first request, and of its exchanges."""
+    """The connection to the node, for the first request and the exchanges; unused for a folder or bucket."""
     networks: Networks
     entry: CatalogEntry
     state: ChainState
     target: str
-    """As the user named it."""
+    """The target, as the user named it."""
     there: HttpDataset | Target
     token: str | None
 
     @property
     def alias(self) -> str:
-        """Return the dataset's name."""
+        """Return the local name of the dataset."""
         return self.entry.alias
 
     @property
     def head(self) -> Multihash:
-        """Return the block at which the pushed chain ends."""
+        """Return the head of the local chain, which the push sends."""
         return self.state.head
 
     def objects(self, blocks: Range) -> tuple[ObjectFile, ...]:
@@ -156,7 +159,7 @@ class PushSource:
         return tuple(dict.fromkeys(reversed(files)))
 
     def dropped_objects(self, blocks: Range) -> frozenset[ObjectFile]:
-        """Return the objects that this node does not have since they were dropped, or were copied without."""
+        """Return the objects of a derivative that this node does not have because their data was dropped."""
         dataset, blobs = self.state.dataset_id, self.datasets.blobs
         dropped = dropped_blocks(blobs, dataset) if self.state.kind is DatasetKind.Derivative else None
         if dropped is None:
@@ -171,23 +174,23 @@ class PushSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushSummary:
-    """The result of pushing a range."""
+    """The number of blocks and records that a push has sent."""
 
     blocks: int
     records: int
     dropped_objects: int = 0
-    """Of a derivative: dropped here, and so not sent."""
+    """The number of objects of a derivative that this node has dropped, and so were not sent."""
 
 
 def head_of(there: HttpDataset | Target) -> Multihash | None:
-    """Return the head there; None if there is no dataset."""
+    """Return the head of the remote dataset, None if it does not exist."""
     with suppress(NotFound):
         return there.head()
     return None
 
 
 def block_reader_of(there: HttpDataset, after: Multihash | None = None) -> ReadBlock:
-    """Return a function that reads the blocks of a node, many at a time."""
+    """Return a function that reads the blocks of a remote dataset, many per request."""
     return BlockSpool(there, after=after).read
 
 
@@ -216,14 +219,17 @@ LOST: Final = 0.02  # of all bytes, at most, or those of one upload
 
 
 def at_a_time(sizes: Sequence[int], most: int, held: int = HELD_BYTES) -> int:
-    """Return the number of objects of these sizes to send at a time, so that an interruption loses few of them."""
+    """Return the number of objects to send in parallel, at most `most`, such that an interruption loses few bytes.
+
+    An interruption may lose `held` bytes of each upload in progress.
+    """
     loss = min(held, max(sizes, default=0))
     return max(1, min(most, int(LOST * sum(sizes)) // max(loss, 1)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """Bytes that are sent, and where to."""
+    """The content of an upload, and its URL."""
 
     url: str
     headers: Mapping[str, str]
@@ -235,12 +241,12 @@ class File:
 class _Answer:
     status: int
     arrived: int
-    """Bytes of the upload, by what the node says."""
+    """The number of bytes of the upload that the node reports to have."""
     text: str
 
 
 class Uploader:
-    """Sends objects of one dataset."""
+    """Uploads objects of one dataset."""
 
     def __init__(
         self,
@@ -252,9 +258,9 @@ class Uploader:
         headers: Mapping[str, str] | None = None,
         may_continue: bool = False,
     ) -> None:
-        """Send to a dataset's URL at a node, and to public addresses that it gives, or addresses in `networks`.
+        """Upload to the dataset's URL at a node, or to URLs that the node gives, if public or within `networks`.
 
-        `headers` are for that node alone; `may_continue`: it continues uploads that were interrupted.
+        `headers` are sent to that node only; `may_continue` says that it can resume interrupted uploads.
         """
         self._base = url.rstrip("/") + "/"
         self._headers = headers or {}
@@ -267,7 +273,7 @@ class Uploader:
         self._once = NodeClient(url, networks, timeout=UPLOAD_TIMEOUT, retries=ONCE, sockets=WHILE_IDLE)
 
     def send(self, upload: Upload) -> None:
-        """Send an object; raises `NotFound` if it is not available here, and `Unavailable` if it is not taken."""
+        """Upload an object; raises `NotFound` if this node does not have it, and `Unavailable` if the upload fails."""
         file, destination = upload.object_file, upload.upload_to
         name = f"{file.object_type.kind}/{file.physical_hash}"
         if destination is None:
@@ -303,9 +309,9 @@ class Uploader:
             _require_taken(file, self._send(self._patient, file, 0))
 
     def complete(self, file: File, arrived: int | None = None) -> None:
-        """Send what a node lacks of a file, of which it has `arrived` bytes; None: it is asked.
+        """Upload the rest of a file of which the node has `arrived` bytes; if None, the node is asked for the number.
 
-        A lost connection is followed by another one, as long as bytes arrive. Raises `Unavailable`.
+        Reconnects after a lost connection as long as bytes arrive. Raises `Unavailable`.
         """
         reached, fruitless, why = -1, 0, "no byte arrives"
         while fruitless < FRUITLESS:
@@ -332,7 +338,7 @@ class Uploader:
         raise Unavailable(what=file.url, why=why)
 
     def _send(self, client: NodeClient, file: File, start: int) -> _Answer:
-        """Send the bytes from `start` on."""
+        """Send the bytes of a file from `start` to its end."""
         file.content.seek(start)
         part = {RANGE: f"bytes {start}-{file.size - 1}/{file.size}"} if start else {}
         headers = {"Content-Length": str(file.size - start), **part}
@@ -354,7 +360,7 @@ class Uploader:
 
 
 def _require_taken(file: File, answer: _Answer) -> None:
-    """Raise `UnexpectedStatus` unless the other node has stored it."""
+    """Raise `UnexpectedStatus` unless the node reports success."""
     if answer.status not in SUCCESS:
         why = f"status {answer.status}: {answer.text}"
         raise UnexpectedStatus(what=file.url, why=why, status=answer.status)

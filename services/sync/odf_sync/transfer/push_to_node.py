@@ -1,7 +1,7 @@
-"""Sends a dataset to another node by the Smart Transfer Protocol (wire-facts §8.5).
+"""Pushes a dataset to another node by the Smart Transfer Protocol (wire-facts §8.5).
 
-The other node checks everything before its head moves. Objects that it has, from an attempt that was interrupted too,
-are not sent again.
+The other node checks everything before its head moves. Objects that the other node has, including those of an
+interrupted push, are not sent again.
 """
 
 import sys
@@ -67,12 +67,11 @@ SUCCEEDED: Final = b"Client push flow succeeded"
 def send_to_node(
     source: PushSource, there: HttpDataset, request: Push, blocks: Range, head: Multihash | None
 ) -> Generator[Step, None, PushSummary]:
-    """Send the blocks in parts, each in its own exchange that moves the head there.
+    """Send the blocks in parts, each in an exchange of its own that moves the remote head.
 
-    So both nodes hold one part in memory, and a push that is interrupted continues with the part that it was at.
-    Readers
-    there may see a part of the push, which is a valid chain. A chain is replaced in one exchange: a part would leave
-    the other node with less than it had.
+    So each node has only one part in memory, and an interrupted push continues with the part that it had reached.
+    Meanwhile readers of the remote dataset may see some of the parts, which form a valid chain. A chain is replaced in
+    a single exchange, because a part alone would leave the other node with fewer blocks than before.
     """
     links = blocks.links(block_reader(source.datasets.blobs, source.state.dataset_id))
     replaces = head is not None and blocks.after is None
@@ -88,7 +87,7 @@ def send_to_node(
 
 
 class _Part:
-    """The blocks of one exchange, read once; `head` and `objects`, newest first, are known afterwards."""
+    """The blocks of one exchange, which can be read once; `head` and `objects` (newest first) are set by reading."""
 
     def __init__(self, links: Iterable[Link]) -> None:
         self._links = links
@@ -146,9 +145,10 @@ def _require_confirmed(
     *,
     before: Multihash | None,
 ) -> None:
-    """Return once the head was moved: what came may be a question about the progress, which looks the same.
+    """Return once the remote head has moved; raises `TransferRefused` and `Unavailable`.
 
-    Others may have moved it since, to blocks after ours or by force. Raises `TransferRefused` and `Unavailable`.
+    The confirmation cannot be distinguished from a late question about the progress, so the head itself is read. Other
+    clients may have moved it since, to later blocks or by force.
     """
     while not _has_moved(source, there, pushed, before):
         try:
@@ -202,9 +202,9 @@ def _send_blocks(
 def _send_early(
     source: PushSource, connection: Connection, archive: Path, plan: msg.TransferPlan, part: _Part
 ) -> None:
-    """Send blocks, object list and inline objects without waiting for answers, to save round trips.
+    """Send blocks, list of objects and the completion without waiting for the answers, to save round trips.
 
-    The node reads one message after another.
+    The node processes one message after another.
     """
     connection.send_early(msg.NewBlocks(new_blocks=_batch(source, connection, archive, plan.num_blocks)))
     if plan.num_objects > min(msg.LISTED, LISTED_EARLY):
@@ -216,7 +216,7 @@ def _send_early(
 
 
 def _batch(source: PushSource, connection: Connection, archive: Path, count: int) -> msg.BlocksBatch:
-    """Return the message's form of an archive: its bytes, or its hash if it is long and could be uploaded."""
+    """Return the archive for the message: its bytes, or only its hash after a long archive has been uploaded."""
     size = archive.stat().st_size
     if not connection.continues_uploads or size <= MAX_INLINE_ARCHIVE_BYTES:
         return msg.BlocksBatch(num_blocks=count, payload=archive.read_bytes())
@@ -239,7 +239,7 @@ def _uploader(source: PushSource, connection: Connection) -> Uploader:
 
 
 def _send_objects(source: PushSource, connection: Connection, part: _Part) -> Iterator[Step]:
-    """Send the objects of the new blocks, list by list."""
+    """Send the objects of the new blocks, one list after another."""
     total, done = len(part.objects), 0
     lists = list(_lists(part.objects, may_expire=not connection.continues_uploads))
     for number, files in enumerate(lists, 1):
@@ -252,7 +252,7 @@ def _send_objects(source: PushSource, connection: Connection, part: _Part) -> It
 
 
 def _lists(files: Iterable[msg.ObjectFile], *, may_expire: bool) -> Iterator[tuple[msg.ObjectFile, ...]]:
-    """Yield the objects in lists; no objects are one list without any, since the protocol expects one."""
+    """Yield the objects in lists; without objects, one empty list, because the protocol requires a list."""
     most, most_bytes = (EXPIRING_LISTED, EXPIRING_BYTES) if may_expire else (msg.LISTED, sys.maxsize)
     part: list[msg.ObjectFile] = []
     size = 0
@@ -266,7 +266,7 @@ def _lists(files: Iterable[msg.ObjectFile], *, may_expire: bool) -> Iterator[tup
 
 
 def _upload(source: PushSource, connection: Connection, uploads: Sequence[msg.Upload]) -> Iterator[int]:
-    """Send objects, and answer questions about the progress meanwhile; yield how many have arrived."""
+    """Upload objects, answer questions about the progress, and yield the number of objects that the node has."""
     missing = [upload for upload in uploads if upload.push_strategy is msg.PushStrategy.HTTP_UPLOAD]
     if not missing:
         return

@@ -1,11 +1,11 @@
-"""A repository's chain: the blocks that are missing locally (wire-facts §8.2), and how they are fetched.
+"""A repository's chain: finds the blocks that are missing locally (wire-facts §8.2), and fetches them.
 
-Blocks are fetched once, many in one response where the repository can, and kept in a file. A chain may be longer than
-memory, so only the position of each block in that file is held. The file is a pack: what an interrupted attempt has
-left in it is not fetched again, by its hash.
+Each block is fetched once, many in one response if the repository supports it, and kept in a file. Only the position of
+each block in the file is in memory, as a chain may be larger than memory. The blocks that an interrupted attempt has
+left in the file are identified by their hashes, and are not fetched again.
 
-Signatures are copied with their blocks: each is checked before it is stored or sent (ADR 0064). A valid one proves no
-more on the copy than at its source: that a key has signed. A block without one is fine.
+Signatures are copied with their blocks, and each is checked before it is stored or sent (ADR 0064). A valid signature
+proves the same for a copy as for its source: that the owner of a key has signed the block. Blocks may be unsigned.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,7 +42,7 @@ MAX_FRUITLESS_ATTEMPTS: Final = 2
 
 
 class SignatureRefused(VerificationFailed):
-    """The signature of a block is not valid for it."""
+    """A block's signature is invalid."""
 
     MESSAGE = "block {block} has an invalid signature in {repository}: {why}"
     ADVICE = "have the file signatures/<block> there removed, or pull from another repository"
@@ -53,7 +53,7 @@ class SignatureRefused(VerificationFailed):
 
 
 def require_valid(block: Multihash, signature: bytes, repository: str) -> None:
-    """Raise `SignatureRefused` unless a signature from a repository is valid for a block."""
+    """Raise `SignatureRefused` unless the signature from `repository` is valid for the block."""
     checked = check_signature(block, signature)
     if checked.status is not SignatureStatus.VALID:
         claimed = f", claimed by {checked.signer}" if checked.signer else ""
@@ -61,7 +61,7 @@ def require_valid(block: Multihash, signature: bytes, repository: str) -> None:
 
 
 def own_signatures(datasets: NodeDatasets, dataset: DatasetId, alias: str) -> ReadSignature:
-    """Return a function that reads signatures of this node's blocks; it raises `SignatureRefused` for a damaged one."""
+    """Return a function that reads the signatures of local blocks; it raises `SignatureRefused` for an invalid one."""
     if next(datasets.blobs.names(dataset, ObjectKind.SIGNATURE), None) is None:
         return no_signature  # not looked for block by block, which in a bucket takes a request each
     stored = StoredDataset(dataset, datasets.blobs, datasets.refs)
@@ -78,9 +78,9 @@ def own_signatures(datasets: NodeDatasets, dataset: DatasetId, alias: str) -> Re
 def fetched_signatures(
     there: RemoteDataset, blocks: Sequence[Multihash], after: Multihash | None
 ) -> Iterator[tuple[Multihash, bytes]]:
-    """Yield the valid signatures that a repository has of blocks, which are a part of its chain, newest first.
+    """Yield the valid signatures that a repository has for `blocks`, a section of its chain, newest first.
 
-    `after` is the block before them. A lost connection is followed by another one, as long as signatures arrive. Raises
+    `after` is the block before that section. Reconnects after a lost connection as long as signatures arrive. Raises
     `SignatureRefused`, `Unavailable`, and `InvalidInput` for a redirect that is not followed.
     """
     done, fruitless = 0, 0
@@ -109,7 +109,7 @@ COUNT_LIMIT: Final = 10_000_000  # blocks, of which each takes about 300 bytes o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteBlock:
-    """A block from the repository; its bytes match its hash."""
+    """A block from the repository whose bytes match its hash."""
 
     hash: Multihash
     raw: bytes
@@ -117,12 +117,15 @@ class RemoteBlock:
 
 
 class BlockSpool:
-    """The blocks that were fetched from a repository so far."""
+    """The blocks that have been fetched from a repository so far."""
 
     def __init__(
         self, there: RemoteDataset, *, after: Multihash | None, file: BinaryIO | None = None
     ) -> None:
-        """Keep blocks in `file`, in memory by default; no block from `after` back is likely to be asked for."""
+        """Keep fetched blocks in `file`, by default in memory.
+
+        `after` is a block that the caller has, up to which packs are requested.
+        """
         self._there = there
         self._after = after
         self._file = BytesIO() if file is None else file
@@ -134,7 +137,10 @@ class BlockSpool:
         self._may_have_packs = self._may_have_stored = True
 
     def read(self, name: Multihash) -> bytes:
-        """Return a block's bytes, which need not match its name; raises the errors of the repository."""
+        """Return the bytes of a block, which are not checked against its hash. Raises the repository's errors.
+
+        The block is fetched unless the spool has it.
+        """
         if name not in self._places:
             self._keep(name, self._fetch(name))
         self._asked.setdefault(name)
@@ -143,17 +149,17 @@ class BlockSpool:
         return self._file.read(length)
 
     def fetched_names(self, count: int) -> tuple[Multihash, ...]:
-        """Return the names of the blocks that were asked for first, in that order."""
+        """Return the hashes of the first `count` blocks that were read, in the order of reading."""
         return tuple(self._asked)[:count]
 
     def close(self) -> None:
-        """End a response that is not read to its end; the connection of one that is can be used again."""
+        """Close the current response; if all its blocks were read, its connection can be reused."""
         with suppress(Unavailable, InvalidInput):
             next(self._pack, None)  # reads the end of a response of which all blocks were taken
         self._pack = iter(())
 
     def _find(self) -> None:
-        """Take in what the file has; one that was interrupted ends within a block."""
+        """Index the blocks that the file has already; a last block that was cut off is removed."""
         self._file.seek(0)
         chunks = iter(partial(self._file.read, CHUNK_BYTES), b"")
         with suppress(InvalidInput):
@@ -176,7 +182,7 @@ class BlockSpool:
         self._note(name, raw)
 
     def _fetch(self, name: Multihash) -> bytes:
-        """Return the next block of the pack if that is the one, else of a new pack, else the single block."""
+        """Return a block: the next one of the current pack, or the first of a new pack, or a single block."""
         raw = self._next_of_pack(name)
         if raw is None and self._may_have_packs:
             self._pack = self._there.pack(name, self._after)
@@ -185,7 +191,7 @@ class BlockSpool:
         return self._single(name) if raw is None else raw
 
     def _single(self, name: Multihash) -> bytes:
-        """Return a block that was asked for alone; if its bytes are others, those that the repository has stored."""
+        """Return a block fetched alone; if its bytes do not match its hash, the bytes that the repository stored."""
         raw = self._there.block(name)
         if block_hash(raw) != name and self._may_have_stored:
             self._pack = self._there.stored_blocks(name, self._after)
@@ -203,26 +209,26 @@ class BlockSpool:
 
 
 class RemoteBlocks:
-    """Blocks of a spool by name, oldest first; each is decoded when it is taken."""
+    """Selected blocks of a spool, oldest first; each is decoded during iteration."""
 
     def __init__(self, spool: BlockSpool, names: Sequence[Multihash]) -> None:
         self._spool = spool
         self.names = tuple(names)
 
     def __iter__(self) -> Iterator[RemoteBlock]:
-        """Iterate over the blocks; raises `ChainBroken` if one cannot be read."""
+        """Iterate over the decoded blocks; raises `ChainBroken` if one cannot be read."""
         for name in self.names:
             _, decoded, raw = read_link(self._spool.read, name)
             yield RemoteBlock(hash=name, raw=raw, decoded=decoded)
 
     def raw(self) -> Iterator[tuple[Multihash, bytes]]:
-        """Yield names and bytes, without decoding."""
+        """Yield the hash and the bytes of each block, without decoding it."""
         for name in self.names:
             yield name, self._spool.read(name)
 
 
 class ChainsDiverged(Conflict):
-    """Both chains have blocks of their own after a common one; neither can follow the other."""
+    """The local and the remote chain have different blocks after their last common block."""
 
     ADVICE = (
         "look at the other chain with `odf pull URL --as NAME@REF`; `odf pull URL --force` replaces the "
@@ -235,7 +241,7 @@ class ChainsDiverged(Conflict):
     blocks_there: int
 
     def __str__(self) -> str:
-        """Return the number of blocks that only one of the chains has, for each, and the last common block."""
+        """Return a sentence with the last common block, and the number of blocks of each chain after it."""
         here, there = count_of(self.blocks_here, "block"), count_of(self.blocks_there, "block")
         if self.common_block is None:
             none = "has no block in common with the local one"
@@ -247,7 +253,7 @@ class ChainsDiverged(Conflict):
 
 
 class LocalAhead(Conflict):
-    """The local chain is the repository's with more blocks: they were added here, or rolled back there."""
+    """The local chain continues the repository's: its additional blocks were added here, or were rolled back there."""
 
     ADVICE = (
         "push it, if they were added here; or drop those blocks, as was done there, with `odf pull URL "
@@ -258,18 +264,18 @@ class LocalAhead(Conflict):
     blocks: int
 
     def __str__(self) -> str:
-        """Return the number of blocks that it is ahead."""
+        """Return a sentence with the number of additional blocks."""
         return f"the local chain is ahead: it has {count_of(self.blocks, 'block')} more than that at {self.repository}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingBlocks:
-    """The locally missing blocks: those after `common`, the last block that both have, oldest first."""
+    """The blocks that this node does not have: those after `common`, the last common block, oldest first."""
 
     common: Multihash | None
     blocks: RemoteBlocks
     ahead: int = 0
-    """The number of further blocks of the local chain, if it continues that of the repository."""
+    """The number of local blocks after the repository's head, if the local chain continues that of the repository."""
 
 
 def missing_blocks(
@@ -281,7 +287,7 @@ def missing_blocks(
     may_diverge: bool = False,
     spool: BinaryIO | None = None,
 ) -> MissingBlocks:
-    """Return the blocks that the local chain lacks. They are kept in `spool`, if it is given.
+    """Return the blocks of the repository's chain that the local chain lacks; they are stored in `spool` if given.
 
     Raises `ChainsDiverged` unless `may_diverge`, `ChainBroken` for a block that is missing or does not match its hash,
     and `InvalidInput` for a chain that is too large.
@@ -303,7 +309,7 @@ def missing_blocks(
 def compare_with(
     there: RemoteDataset, read_here: ReadBlock, here: Multihash, spool: BinaryIO | None = None
 ) -> tuple[Comparison, Multihash | None]:
-    """Return the relation of a local chain to a repository's, and the last common block."""
+    """Return the relation of the local chain to the repository's, and the last common block."""
     head = there.head()
     _, relation = _compare(there, head, read_here, here, spool)
     return relation, common_block(relation, here, head)
@@ -320,7 +326,7 @@ def _compare(
 
 
 def _only_there(relation: Comparison) -> int:
-    """Return the number of blocks that only the other chain has: the comparison reads them first, newest to oldest."""
+    """Return the number of blocks that only the other chain has. The comparison reads these first, newest to oldest."""
     match relation:
         case Behind(blocks=count) | Diverged(theirs=count):
             return count
@@ -329,7 +335,7 @@ def _only_there(relation: Comparison) -> int:
 
 
 def admit_all(here: ChainState | None, blocks: Iterable[RemoteBlock]) -> ChainState:
-    """Fold the blocks onto the local state; raises `ChainRuleViolated` for the first that breaks a rule."""
+    """Return the chain state after the blocks; raises `ChainRuleViolated` for the first block that breaks a rule."""
     state = here
     for block in blocks:
         state = admit(state, block.decoded.block, block_hash=block.hash, version=block.decoded.version)

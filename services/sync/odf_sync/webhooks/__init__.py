@@ -1,4 +1,4 @@
-"""Webhooks: notify URLs, chosen by the node's operator, when a dataset's head moves (docs/formats/notifications.md).
+"""Webhooks: POST requests to URLs of the operator's choice about a dataset's head (docs/formats/notifications.md).
 
-`webhook_store` stores them, `deliveries` signs their events, `sender` delivers.
+`webhook_store` stores the webhooks, `deliveries` prepares and signs their events, `sender` posts them.
 """

@@ -1,10 +1,10 @@
-"""The next event of each webhook and the outcome of its delivery: read from the chain, stored, signed, then sent.
+"""The next event of each webhook and the outcome of its delivery: read from the chain, stored, and signed.
 
 HTTP Message Signatures (RFC 9421) cover the method, the whole URL, the media type and the digest of the body (RFC
-9530). The signed message begins with `"@method"`, so it is never what a block's signature or a proof of ownership
-signs with the same key.
+9530). The signed message begins with `"@method"`, so it can never be mistaken for the message of a block's signature or
+of a proof of ownership, which the same key signs.
 
-Blocking; `sender` calls it in threads.
+The methods block; `sender` calls them in threads.
 """
 
 import base64
@@ -36,21 +36,21 @@ TAG: Final = "odf-webhook"  # what the signature is for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signer:
-    """A key that signs messages."""
+    """A key and the algorithm by which it signs messages."""
 
     key_id: str
     algorithm: str
-    """Its name in the registry of RFC 9421."""
+    """The name of the algorithm in the registry of RFC 9421."""
     sign: Callable[[bytes], bytes] = field(repr=False)
 
 
 def key_signer(key: PrivateKey) -> Signer:
-    """Return the signer by the key of the node, whose id is `did:key:z6Mk…`."""
+    """Return a signer that uses the node's key; its id is `did:key:z6Mk…`."""
     return Signer(key_id=str(SignerId.of_key(key)), algorithm="ed25519", sign=key.sign)
 
 
 def secret_signer(key_id: str, secret: str) -> Signer:
-    """Return the signer by a secret that the receiver knows; the HMAC's key is its text in ASCII."""
+    """Return a signer that uses a shared secret; the key of the HMAC is the secret's ASCII text."""
 
     def sign(message: bytes) -> bytes:
         return hmac.digest(secret.encode("ascii"), message, "sha256")
@@ -59,7 +59,7 @@ def secret_signer(key_id: str, secret: str) -> Signer:
 
 
 def signed_headers(url: str, body: bytes, signer: Signer, *, created: int) -> dict[str, str]:
-    """Return the headers with which `body` is posted; `created` in seconds since the epoch."""
+    """Return the headers to post `body` with, including its signature; `created` is in seconds since the epoch."""
     covered = {
         "@method": METHOD,
         "@target-uri": url,
@@ -79,7 +79,7 @@ def signed_headers(url: str, body: bytes, signer: Signer, *, created: int) -> di
 
 
 def _bytes(value: bytes) -> str:
-    """Return a byte sequence of RFC 8941."""
+    """Return bytes in the format of RFC 8941."""
     return f":{base64.b64encode(value).decode()}:"
 
 
@@ -93,15 +93,15 @@ DELIVERY_ATTEMPTS: Final = Counter(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A webhook, and the event to post now."""
+    """A webhook in its current state, and the event to post now."""
 
     hook: Webhook
     body: bytes | None = None
-    """JSON of the newest event; None: there is nothing to post."""
+    """The JSON of the newest event, None if there is nothing to post."""
 
 
 class Deliveries:
-    """The events of all webhooks; thread-safe."""
+    """Prepares the events of all webhooks, and stores the outcomes of their deliveries; thread-safe."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Deliveries:
         node_key: Callable[[], PrivateKey],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Read the chains of a catalog's datasets."""
+        """Use the webhooks in `store`, and the chains of the datasets in `catalog`."""
         self.store = store
         self.clock = clock
         self._catalog = catalog
@@ -120,9 +120,9 @@ class Deliveries:
         self._node_key = node_key
 
     def next_delivery(self, hook: Webhook) -> Look | None:
-        """Return the delivery to post, stored with its own id; None if the webhook has ended.
+        """Return the webhook with the event to post next, which is stored first; None if the webhook has ended.
 
-        The newest event replaces one that is pending. Raises `OdfError` while that cannot be decided.
+        The newest event replaces a pending one. Raises `OdfError` while the chain or the store cannot be read.
         """
         entry = self._catalog.by_id(hook.dataset)
         if entry is None:
@@ -134,15 +134,15 @@ class Deliveries:
         return self._with_event(hook, HookEvent.HEAD, str(state.head), head_facts(entry, state))
 
     def headers(self, hook: Webhook, body: bytes) -> dict[str, str]:
-        """Return the headers of an attempt, signed now."""
+        """Return the headers for an attempt to deliver `body`, signed with the current time."""
         return signed_headers(hook.url, body, self.signer(hook), created=self.clock.now().ms // SECOND_MS)
 
     def signer(self, hook: Webhook) -> Signer:
-        """Return the signer of a webhook."""
+        """Return the signer of a webhook: its shared secret if it has one, else the node's key."""
         return key_signer(self._node_key()) if hook.secret is None else secret_signer(hook.id, hook.secret)
 
     def settle(self, hook: Webhook, outcome: Outcome) -> Webhook | None:
-        """Store the outcome of an attempt; None if the webhook has ended."""
+        """Store the outcome of an attempt, and return the webhook after it; None if the webhook has ended."""
         delivery, now = hook.delivery, self.clock.now().ms
         DELIVERY_ATTEMPTS.labels("failed" if outcome.error else "delivered").inc()
         if outcome.is_unwanted:
@@ -171,7 +171,7 @@ class Deliveries:
         return self._with_event(hook, HookEvent.GONE, "", facts)
 
     def _without_event(self, hook: Webhook) -> Look | None:
-        """Withdraw a pending event: it says that the dataset is gone, and the dataset has been pulled again."""
+        """Withdraw a pending event: it reports that the dataset was deleted, but the dataset has been pulled again."""
         if not hook.delivery.is_pending:
             return Look(hook=hook)
         saved = self._save(replace(hook, delivery=hook.delivery.withdrawn()))

@@ -1,9 +1,9 @@
-"""Posts the events of webhooks: one task per webhook, so that a slow or dead receiver does not delay the others.
+"""Posts the events of webhooks in one task per webhook, so that a slow or dead receiver does not delay the others.
 
 A task reads the chain when a notification arrives, and every minute in case one was lost. It has at most one attempt in
-flight, of limited duration; a failed event is retried with growing delays, also after a restart, and not before the
-receiver's `Retry-After`. Only 2xx is a success; 410 removes the webhook. Redirects are not followed, and the response's
-body is not read.
+flight, of limited duration. A failed event is retried with growing delays, even after a restart, and not before the
+receiver's `Retry-After`. Only 2xx is a success; 410 removes the webhook. Redirects are not followed, and the body of a
+response is not read.
 """
 
 import asyncio
@@ -110,7 +110,7 @@ class WebhookPoster:
 
 
 class WebhookSender:
-    """The tasks of all webhooks."""
+    """Runs one delivery task per webhook."""
 
     def __init__(self, deliveries: Deliveries, heads: HeadWatch, poster: WebhookPoster) -> None:
         """Post by `poster`."""
@@ -121,11 +121,11 @@ class WebhookSender:
         self._threads = ThreadPoolExecutor(STORE_THREADS, "webhooks")
 
     def run(self, stop: threading.Event) -> None:
-        """Deliver until stopped; may be called again after an error, and continues then."""
+        """Deliver events until `stop` is set; may be called again after an error."""
         asyncio.run(self._run(stop))
 
     def end(self, stop: threading.Event) -> None:
-        """Wait for `stop`, then let `run` end."""
+        """Block until `stop` is set, then wake up `run` so that it returns."""
         # Not in a thread of the loop: a loop that ends by an error waits for all of its threads.
         stop.wait()
         self.notice_change()
@@ -154,7 +154,7 @@ class WebhookSender:
             await asyncio.gather(*tasks.values(), return_exceptions=True)
 
     async def _reconcile(self, tasks: Tasks, session: aiohttp.ClientSession) -> None:
-        """Let one task run for each webhook; raises what ended a task that should not have."""
+        """Start a task for each new webhook, and cancel those of removed ones; raises the error of a failed task."""
         hooks = {hook.id: hook for hook in await self._in_thread(self._deliveries.store.all)}
         for id in tuple(tasks):  # noqa: A001
             if tasks[id].done():
@@ -165,7 +165,7 @@ class WebhookSender:
             tasks[id] = asyncio.create_task(self._follow(hooks[id], session))
 
     async def _follow(self, hook: Webhook, session: aiohttp.ClientSession) -> None:
-        """Deliver the events of one webhook until it is removed."""
+        """Deliver the events of one webhook until the webhook is removed."""
         current: Webhook | None = hook
         with self._heads.waiting(hook.dataset) as bell:
             while current is not None:
@@ -182,7 +182,10 @@ class WebhookSender:
                         await _wait(bell, CHAIN_CHECK_SECONDS)
 
     async def _advance(self, hook: Webhook, session: aiohttp.ClientSession) -> Webhook | None:
-        """Attempt to deliver the newest event if there is one; return the webhook after that, None if it ended."""
+        """Make one attempt to deliver the newest event, if any.
+
+        Returns the webhook after it, None if the webhook has ended.
+        """
         look = await self._in_thread(self._deliveries.next_delivery, hook)
         if look is None or look.body is None:
             return None if look is None else look.hook
@@ -215,7 +218,7 @@ async def _wait(bell: Bell, seconds: float) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason why there was no answer."""
+    """Return the reason why no response was received."""
     match error:
         case AddressForbidden():
             return with_advice(error)

@@ -25,12 +25,12 @@ WEBHOOK_SECRET_BYTES: Final = 32
 
 
 class WebhookServicer(webhooks_pb2_grpc.WebhooksServicer):
-    """Serves the webhooks of a node."""
+    """Serves the commands that add, list and delete the webhooks of a node."""
 
     def __init__(
         self, deliveries: Deliveries, sender: WebhookSender, catalog: Catalog, targets: WebhookTargets
     ) -> None:
-        """Add webhooks to the store of `deliveries`, for hosts that the node may connect to."""
+        """Add webhooks to the store of `deliveries`; their hosts must be within `networks`."""
         self._deliveries = deliveries
         self._store = deliveries.store
         self._sender = sender
@@ -39,7 +39,7 @@ class WebhookServicer(webhooks_pb2_grpc.WebhooksServicer):
         self._targets = targets
 
     def AddWebhook(self, request: pb.AddWebhookRequest, _: grpc.ServicerContext) -> pb.AddWebhookReply:
-        """Add a webhook; it is posted the head at once."""
+        """Add a webhook; the current head is posted to it at once."""
         entry = require_entry(self._catalog, request.dataset)
         algorithm = request.algorithm or ED25519
         if algorithm not in ALGORITHMS:
@@ -86,9 +86,9 @@ class WebhookServicer(webhooks_pb2_grpc.WebhooksServicer):
         )
 
     def _require_allowed(self, url: URL) -> None:
-        """Raise `AddressForbidden` or `Unavailable` unless the host has addresses that the node may connect to.
+        """Raise `AddressForbidden` or `Unavailable` unless the host resolves to addresses that the node may connect to.
 
-        That is for people: addresses change, and each connection is checked again.
+        This only gives early feedback: addresses may change, so each connection is checked again.
         """
         assert url.raw_host is not None
         assert url.port is not None

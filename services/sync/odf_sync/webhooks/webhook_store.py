@@ -1,6 +1,6 @@
-"""Webhooks in `webhooks.db`, a private database of sync: what was asked for, and the state of each delivery.
+"""Webhooks in `webhooks.db`, a private database of sync: their settings, and the state of their deliveries.
 
-Apart from `access.db`: a delivery is written with each event, and a damaged file must not keep anyone out.
+They are not stored in `access.db`, because each event writes a delivery, and a damaged file must not lock users out.
 """
 
 import sqlite3
@@ -22,7 +22,7 @@ MAX_ERROR_CHARACTERS: Final = 300
 
 
 class HookEvent(StrEnum):
-    """The event that a webhook reports."""
+    """A type of event that a webhook reports."""
 
     HEAD = "head"
     """The head has moved."""
@@ -31,10 +31,10 @@ class HookEvent(StrEnum):
 
 
 class DeliveryState(StrEnum):
-    """The delivery state of the newest event."""
+    """The delivery state of a webhook's newest event."""
 
     IDLE = "idle"
-    """There has been no event."""
+    """There has been no event yet."""
     PENDING = "pending"
     RETRYING = "retrying"
     DELIVERED = "delivered"
@@ -42,56 +42,60 @@ class DeliveryState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """The newest event of a webhook; an older one that was not delivered is replaced by it."""
+    """The newest event of a webhook and its delivery. A new event replaces one that has not been delivered."""
 
     event_id: str = ""
-    """The same in each attempt; empty before the first event."""
+    """The id of the event, the same in each attempt; empty before the first event."""
     event: HookEvent = HookEvent.HEAD
     head: str = ""
-    """The former head, as in `refs/head`."""
+    """The head that the event reports, as in `refs/head`; empty for a deletion."""
     is_pending: bool = False
     failures: int = 0
-    """Attempts since the last success."""
+    """The number of failed attempts since the last success."""
     next_ms: int = 0
-    """No attempt is made before; ms since the epoch."""
+    """The earliest time of the next attempt, in ms since the epoch."""
     delivered_ms: int | None = None
-    """The last success, of any event."""
+    """The time of the last successful delivery, of any event, in ms since the epoch."""
     error: str = ""
-    """The reason why the last attempt failed; empty after a success."""
+    """The reason why the last attempt failed, empty after a success."""
 
     @property
     def state(self) -> DeliveryState:
-        """Return the delivery state of the event."""
+        """Return the delivery state of the newest event."""
         if self.is_pending:
             return DeliveryState.RETRYING if self.failures else DeliveryState.PENDING
         return DeliveryState.DELIVERED if self.event_id else DeliveryState.IDLE
 
     @property
     def is_hopeless(self) -> bool:
-        """Return whether the dataset was deleted and its receiver keeps failing, so that delivery is given up."""
+        """Return whether delivery is given up: the dataset was deleted, and the receiver has failed for about a day."""
         return self.event is HookEvent.GONE and self.failures >= MAX_GONE_FAILURES
 
     def names(self, event: HookEvent, head: str) -> bool:
-        """Return whether this is the newest event."""
+        """Return whether the newest event is `event` for `head`."""
         return bool(self.event_id) and (self.event, self.head) == (event, head)
 
     def with_event(self, event: HookEvent, head: str, *, event_id: str) -> Self:
-        """Return a pending event; the delay of a receiver that fails stays, its failures count for each kind."""
+        """Return the state with a new pending event.
+
+        A failing receiver keeps its delay. Its failures are counted separately for each type of event.
+        """
         failures = self.failures if event is self.event else 0
         return replace(self, event_id=event_id, event=event, head=head, is_pending=True, failures=failures)
 
     def withdrawn(self) -> Self:
-        """Return the state without an event."""
+        """Return the state after the event was withdrawn."""
         return replace(self, event_id="", is_pending=False, failures=0, next_ms=0, error="")
 
     def after_success(self, now_ms: int) -> Self:
-        """Return the state after a success."""
+        """Return the state after a successful attempt."""
         return replace(self, is_pending=False, failures=0, next_ms=0, delivered_ms=now_ms, error="")
 
     def after_failure(self, now_ms: int, error: str, *, spread: float, pause_ms: int = 0) -> Self:
-        """Return the state after a failure; `spread` between -1 and 1 is random, `pause_ms` what the receiver asks for.
+        """Return the state after a failed attempt, with the time of the next one.
 
-        The receiver is not retried earlier, unless it asks for more than the longest delay.
+        The delay grows with each failure, and is at least `pause_ms`, the receiver's `Retry-After`, up to the longest
+        delay. `spread` is a random number between -1 and 1 that varies the delay.
         """
         delay = Backoff(first=FIRST_RETRY_MS, most=LONGEST_RETRY_MS).pause(self.failures + 1)
         delay_ms = max(int(delay * (1 + DELAY_SPREAD * spread)), min(pause_ms, LONGEST_RETRY_MS))
@@ -105,35 +109,35 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of an attempt."""
+    """The outcome of one attempt to deliver an event."""
 
     error: str = ""
-    """The reason why it failed; empty for a success."""
+    """The reason why the attempt failed, empty for a success."""
     pause_ms: int = 0
-    """The delay that the receiver requests (`Retry-After`)."""
+    """The delay that the receiver requests by `Retry-After`, in ms."""
     is_unwanted: bool = False
-    """Whether the receiver wants no more events, ever (`410 Gone`)."""
+    """Whether the receiver requests no more events (`410 Gone`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """A URL to which the moves of a dataset's head are posted."""
+    """A URL to which events of a dataset are posted, and the state of its delivery."""
 
     id: str
     dataset: DatasetId
     alias: str
-    """The dataset's name when it was last looked at."""
+    """The name of the dataset when its last event was prepared."""
     url: str
-    """As it is requested, and signed."""
+    """The URL as it is requested and signed."""
     events: frozenset[HookEvent]
     secret: str | None = field(default=None, repr=False)
-    """The key of the HMAC; None: the node's key signs."""
+    """The key of the HMAC; None if the node's key signs."""
     created_ms: int
     delivery: Delivery = Delivery()
 
     @property
     def log_facts(self) -> dict[str, str]:
-        """Return the facts that name it in the log."""
+        """Return the fields that identify the webhook in logs."""
         return {"webhook": self.id, "dataset": self.alias, "dataset_id": str(self.dataset)}
 
 
@@ -153,30 +157,30 @@ COLUMNS: Final = (
 
 
 class WebhooksUnreadable(Damaged):
-    """The database of webhooks cannot be read; none is delivered until it can."""
+    """The database of webhooks cannot be read; no event is delivered until it is repaired."""
 
     file: str = FILE
 
     def advice(self) -> str:
-        """Return the remedy."""
+        """Return the advice to restore or remove the database."""
         return f"stop the node, restore {FILE} from a backup, or move it away: all webhooks are then gone"
 
 
 class TooManyWebhooks(Refused):
-    """The node's limit of webhooks is reached."""
+    """The node has the maximum number of webhooks."""
 
     text: str = f"there are {MAX_WEBHOOKS} webhooks already; delete one first"
 
 
 class WebhookStore:
-    """The database; thread-safe."""
+    """The database of webhooks; thread-safe."""
 
     def __init__(self, home: Path | None) -> None:
-        """Open the database of a node on first use; without a home, keep everything in memory."""
+        """Use the database in the home of a node, opened on first use; without a home, a database in memory."""
         self._database = PrivateDatabase(home, FILE, TABLES, lambda why: WebhooksUnreadable(why=why))
 
     def add(self, hook: Webhook) -> None:
-        """Add a webhook; raises `AlreadyExists` if its dataset has one for the URL, `TooManyWebhooks`."""
+        """Add a webhook; raises `AlreadyExists` if the dataset has one for the same URL, and `TooManyWebhooks`."""
         marks = ", ".join("?" for _ in COLUMNS.split(","))
         statement = (
             f"INSERT INTO webhooks ({COLUMNS}) SELECT {marks} "  # noqa: S608 - constants
@@ -195,12 +199,12 @@ class WebhookStore:
             raise TooManyWebhooks
 
     def all(self) -> tuple[Webhook, ...]:
-        """Return all webhooks, oldest first."""
+        """Return all webhooks, ordered by creation time, oldest first."""
         query = f"SELECT {COLUMNS} FROM webhooks ORDER BY created_ms, id"  # noqa: S608 - constants
         return tuple(_webhook(*row) for row in self._database.rows(query))
 
     def save_delivery(self, hook: Webhook) -> bool:
-        """Store a webhook's delivery and the name of its dataset; return whether the webhook still exists."""
+        """Store the delivery state of a webhook and its dataset's name; returns whether the webhook still exists."""
         statement = (
             "UPDATE webhooks SET alias = ?, event_id = ?, event = ?, head = ?, is_pending = ?, failures = ?, "
             "next_ms = ?, delivered_ms = ?, error = ? WHERE id = ?"
@@ -208,12 +212,12 @@ class WebhookStore:
         return self._database.change(statement, hook.alias, *_values(hook.delivery), hook.id) > 0
 
     def remove(self, id: str) -> None:
-        """Remove a webhook; raises `NotFound`."""
+        """Remove a webhook; raises `NotFound` if it does not exist."""
         if not self.discard(id):
             raise NotFound(what=f"webhook {id}")
 
     def discard(self, id: str) -> bool:
-        """Remove a webhook; return whether it existed."""
+        """Remove a webhook, and return whether it existed."""
         return self._database.change("DELETE FROM webhooks WHERE id = ?", id) > 0
 
 

@@ -1,1 +1,1 @@
-"""A process of the node: how it is started, probed, restarted and stopped; what Kafka and Redis need for that."""
+"""Processes of the node: how each is started, probed, restarted and stopped; and the setup of Kafka and Redis."""

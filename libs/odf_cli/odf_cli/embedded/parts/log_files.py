@@ -1,9 +1,9 @@
-"""Log files of a node's parts: for their owner alone, and bounded while the parts write to them.
+"""Log files of a node's parts: readable by their owner only, and limited in size while the parts write to them.
 
-A part inherits its log as an open file and does not cooperate, such as Java and Redis. So a log that is too long is
-copied, and then emptied: all parts append, and continue at its beginning. What is written between the end of the copy
-and the emptying, some microseconds, is lost. Renaming would lose nothing, but a running part would write to the renamed
-file forever; a pipe would stop the parts whenever the supervisor hangs.
+A part, such as Java or Redis, inherits its log as an open file and cannot be asked to reopen it. So a log that is too
+long is copied, and then truncated: all parts open it for appending, so they continue at its beginning. Lines written in
+the microseconds between the copy and the truncation are lost. After a rename, a part would write to the renamed file
+forever. A pipe would block the parts whenever the supervisor hangs.
 """
 
 import asyncio
@@ -26,22 +26,22 @@ class LogLimits:
     """Limits on the size of logs."""
 
     max_bytes: int = 16 * 1024**2
-    """Bytes of one log; twice as many if the disk has no room for a copy."""
+    """The size in bytes above which a log is rotated; twice as many if the disk has no room for the copy."""
     kept: int = KEPT_LOGS
-    """Older logs that are kept of each part."""
+    """The number of older logs that are kept for each part."""
     check_seconds: float = 2.0
-    """Pause between checks of their sizes."""
+    """The interval between checks of the sizes."""
 
 
 def open_log(file: Path, mode: Literal["ab", "wb"] = "ab") -> BinaryIO:
-    """Open a log for its owner alone."""
+    """Open a log file that only its owner can read."""
     opened: BinaryIO = open(file, mode, opener=lambda path, flags: os.open(path, flags, MODE))  # noqa: SIM115 - `Path.open` takes no opener
     os.fchmod(opened.fileno(), MODE)  # of one that existed
     return opened
 
 
 def rotate(file: Path, kept: int = KEPT_LOGS) -> None:
-    """Rename a log that no part writes to, and the older ones: `kafka.log` → `kafka.log.1` → …."""
+    """Rename the log of a part that is not running, and its older logs: `kafka.log` to `kafka.log.1`, and so on."""
     for number in range(kept, 0, -1):
         newer = file if number == 1 else _older(file, number - 1)
         if newer.exists():
@@ -49,9 +49,10 @@ def rotate(file: Path, kept: int = KEPT_LOGS) -> None:
 
 
 def shorten(file: Path, limits: LogLimits) -> bool:
-    """Empty a log that is too long, and keep what it had as the newest of the older ones; return whether it was.
+    """Copy a log that is too long to `….1`, rename older logs, and truncate it; returns whether the log was too long.
 
-    Raises `OSError` if the disk takes no copy; then nothing has changed. One of twice the length is emptied without.
+    Raises `OSError`, without changes, if there is no disk space for the copy. A log of twice the limit is truncated
+    without a copy.
     """
     size = file.stat().st_size
     if size <= limits.max_bytes:
@@ -67,7 +68,10 @@ def shorten(file: Path, limits: LogLimits) -> bool:
 
 
 def _keep(source: BinaryIO, file: Path, kept: int) -> None:
-    """Copy a log; the renames come first, so that after a crash lines are there twice, and not missing."""
+    """Copy a log to `….1`, and rename older logs.
+
+    The log is truncated after that, so that a crash may duplicate lines, but loses none.
+    """
     copy = file.with_name(f"{file.name}.copy")
     try:
         with open_log(copy, "wb") as out:
@@ -87,7 +91,7 @@ def _older(file: Path, number: int) -> Path:
 
 
 async def keep_bounded(folder: Path, limits: LogLimits) -> None:
-    """Shorten the logs of all parts and of the supervisor in a folder, until cancelled."""
+    """Rotate all logs in a folder that get too long, until cancelled."""
     failed: set[Path] = set()
     while True:
         await asyncio.sleep(limits.check_seconds)
@@ -95,7 +99,7 @@ async def keep_bounded(folder: Path, limits: LogLimits) -> None:
 
 
 def _shorten_all(folder: Path, limits: LogLimits, failed: set[Path]) -> None:
-    """Shorten logs; a failure is logged once, until it succeeds."""
+    """Rotate the logs that are too long; the failure of a log is reported once until a rotation succeeds."""
     for file in sorted(folder.glob("*.log")):
         try:
             if shorten(file, limits):

@@ -1,4 +1,4 @@
-"""One part of the node: start it, detect when it is ready, restart it when it exits."""
+"""Runs one part of the node: starts it, detects when it is ready, and restarts it when it exits."""
 
 import asyncio
 import contextlib
@@ -42,27 +42,30 @@ REMEDIES: Final[Mapping[int | None, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartSpec:
-    """The command and probes of a part: `prepare` is awaited before each start."""
+    """The command and probes of a part.
+
+    `prepare` is awaited before each start.
+    """
 
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str]
     probe: Probe
     liveness: Probe | None = None
-    """Whether the part responds once it is ready; by default `probe`."""
+    """Checks whether the part still responds once it has been ready; by default `probe`."""
     prepare: Callable[[], Awaitable[None]] | None = None
     is_service: bool = False
     is_ours: bool = False
-    """Whether the part sets its own umask, and records the one of the user who starts the node."""
+    """Whether the process is one of this project, which sets its own umask and records the user's."""
     is_elsewhere: Callable[[], bool] = lambda: False
-    """Whether another process runs it for now; then it is not started."""
+    """Whether another process, such as one in the foreground, runs the part now, so that it is not started."""
 
 
 class PartProcess:
-    """Keeps a part running. `state` is one of those of `node_file.Part`."""
+    """Keeps a part running. `state` is one of the states of `node_file.Part`."""
 
     def __init__(self, spec: PartSpec, logs: Path, on_change: Callable[[], None]) -> None:
-        """Nothing runs before `run`. `on_change` is called after each change of state or pid."""
+        """Prepare a part, which `run` starts; `on_change` is called after each change of its state or pid."""
         self.spec = spec
         self.log = logs / f"{spec.name}.log"
         self.state = "starting"
@@ -80,7 +83,10 @@ class PartProcess:
         self._ended.set()
 
     async def run(self) -> None:
-        """Keep it running until `stop`; a start that the operating system refuses is retried like an exit."""
+        """Keep the part running until `stop` is called.
+
+        If the operating system refuses to start it, the start is retried.
+        """
         while not self._stopping:
             begun, is_started, remedy = time.monotonic(), True, None
             try:
@@ -98,7 +104,7 @@ class PartProcess:
             await asyncio.sleep(RESTART.pause(self._failures))
 
     async def stop(self, grace: float) -> None:
-        """Stop it: SIGTERM, after `grace` seconds SIGKILL; nothing of its process group is left."""
+        """Stop the part by SIGTERM, and after `grace` seconds kill its process group."""
         self._stopping = True
         pid = self.pid
         if pid is not None:
@@ -110,7 +116,7 @@ class PartProcess:
         self._change("stopped", None)
 
     def tail(self) -> str:
-        """Return the last readable lines of its log, empty if it cannot be read."""
+        """Return the last lines of the part's log in readable form; empty if the log cannot be read."""
         try:
             text = self.log.read_text(errors="replace")
         except OSError:
@@ -118,7 +124,7 @@ class PartProcess:
         return "\n".join(log_excerpt(text))
 
     async def _once(self) -> int | None:
-        """Start it, and return its exit code when it has exited; None if it is stopped before it starts."""
+        """Start the part, and return its exit code after it has exited; None if `stop` was called before the start."""
         if not self._is_rotated:
             rotate(self.log)
             self._is_rotated = True
@@ -174,9 +180,9 @@ class PartProcess:
             await self._watch(self.spec.liveness or self.spec.probe)
 
     async def _watch(self, is_responding: Probe) -> None:
-        """Keep the state `unresponsive` while a ready part does not answer.
+        """Set the state to `unresponsive` while a ready part does not answer its liveness probe.
 
-        It is not killed: it may be stopped for debugging, or in the middle of long work on a busy machine.
+        The process is not killed: it may be stopped for debugging, or be busy with long work on a slow machine.
         """
         answered, since = time.monotonic(), _now()
         while True:
@@ -213,7 +219,7 @@ class PartProcess:
 
 
 def _why_ended(code: int | None) -> str | None:
-    """Return the signal that ended a process, which its log does not name; None if it exited."""
+    """Return a sentence with the signal that killed a process, which its log does not show; None if it exited."""
     if code is None or code >= 0:
         return None
     return f"its process was ended by signal {-code} ({signal.strsignal(-code)})"
@@ -234,7 +240,10 @@ def _now() -> str:
 
 @contextmanager
 def held_in_foreground(home: Path, name: str) -> Iterator[None]:
-    """Keep the supervisor from starting a part while the block runs; raises `BlockingIOError` if that is held."""
+    """Lock a part for the foreground during the `with` block; raises `BlockingIOError` if it is locked already.
+
+    The supervisor does not start a locked part.
+    """
     file = home / "locks" / f"foreground-{name}"
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as lock:
@@ -243,7 +252,7 @@ def held_in_foreground(home: Path, name: str) -> Iterator[None]:
 
 
 def is_in_foreground(home: Path, name: str) -> bool:
-    """Return whether a part runs in the foreground of some terminal."""
+    """Return whether a part runs in the foreground of a terminal."""
     try:
         with held_in_foreground(home, name):
             return False
@@ -252,6 +261,6 @@ def is_in_foreground(home: Path, name: str) -> bool:
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:
-    """Signal a process and its children."""
+    """Send a signal to a process group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, number)

@@ -1,4 +1,4 @@
-"""Probes of the embedded Kafka and Redis, of which one sets the passwords of Kafka's users at its controller."""
+"""Probes of the embedded Kafka and Redis. The readiness of Kafka includes its users, passwords and topics."""
 
 import asyncio
 import hashlib
@@ -22,18 +22,21 @@ _API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, _CORRELATION, -1)
 
 
 def redis_answers(address: str, password: str) -> Probe:
-    """Return a probe: Redis, of this process's user, accepts the password and answers PONG."""
+    """Return a probe that succeeds if a Redis of this process's user accepts the password and answers PING."""
     question = f"AUTH {password}\r\nPING\r\n".encode()
     return answers(address, question, b"+OK\r\n+PONG\r\n", users=frozenset({os.geteuid()}))
 
 
 def kafka_answers(address: str) -> Probe:
-    """Return a probe: the broker answers ApiVersions."""
+    """Return a probe that succeeds if the broker answers an ApiVersions request."""
     return answers(address, _API_VERSIONS, struct.pack(">i", _CORRELATION), skipped=4)  # the answer's size
 
 
 def kafka_has_topics(settings: Settings) -> Probe:
-    """Return a probe: the embedded broker answers; it creates and claims the fixed topics, and admits producers."""
+    """Return a probe that creates and claims the fixed topics, and admits producers, once the broker answers.
+
+    It succeeds after all of that has been done.
+    """
     from odf_common.adapters.kafka.admin import KafkaTopics
     from odf_common.service.connections import kafka_cluster
     from odf_common.service.node_home import claim_topics
@@ -72,7 +75,10 @@ _NO_TAGS: Final = b"\0"
 # SCRAM needs its users in the cluster's metadata before their first connection; homes of earlier releases have none.
 # The controller listens before the broker does, but Kafka's client libraries for Python know no controllers.
 def kafka_has_users(port: int, password: str, users: Mapping[str, str]) -> Probe:
-    """Return a probe: the controller has given users these passwords, as the super user with `password` asks it to."""
+    """Return a probe that sets the passwords of users at the controller, as the super user with `password`.
+
+    It succeeds after the controller has confirmed them.
+    """
     plain = f"\0{ADMIN}\0{password}".encode()
     exchange = (
         (_request(_SASL_HANDSHAKE, b"\0\5PLAIN"), _response(b"\0\0\0\0\0\1\0\5PLAIN")),
@@ -84,7 +90,7 @@ def kafka_has_users(port: int, password: str, users: Mapping[str, str]) -> Probe
 
 
 def _password_change(user: bytes, password: bytes) -> tuple[bytes, bytes]:
-    """Return a request that sets a user's password, and the answer of a controller that has done so."""
+    """Return a request that sets a user's password, and the response of a controller that has done so."""
     salt = secrets.token_bytes(16)
     salted = hashlib.pbkdf2_hmac("sha256", password, salt, ITERATIONS)
     method = struct.pack(">bi", _SCRAM_SHA_256, ITERATIONS)

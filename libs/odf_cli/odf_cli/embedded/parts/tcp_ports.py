@@ -1,4 +1,4 @@
-"""Ports of the embedded node: free ones at its first start, the same ones at each later start."""
+"""Ports of the embedded node: free ports are chosen at the first start, and kept for later starts."""
 
 import json
 import os
@@ -26,7 +26,7 @@ CLAIM_SECONDS: Final = 600.0  # in which no other node of this user is given a p
 
 
 class PortTaken(Conflict):
-    """Another process is listening on a port of this node."""
+    """Another process listens on a port of this node."""
 
     MESSAGE = "port {port}, which this node's {name} had before, is in use by another process"
 
@@ -34,7 +34,7 @@ class PortTaken(Conflict):
     port: int
 
     def advice(self) -> str:
-        """Return the way to start anyway."""
+        """Return the advice to free the port or to choose a new one."""
         return (
             f"stop the process that listens on {LOOPBACK}:{self.port}, or choose a new port with `odf up --new-ports` "
             "and tell producers and peers"
@@ -42,9 +42,10 @@ class PortTaken(Conflict):
 
 
 def allocate(home: Path, names: Iterable[str], *, must_keep: bool = False) -> Mapping[str, int]:
-    """Return each name's port of the last start, or a free one that no other node was given lately; store them.
+    """Return a port for each name, the same as at the last start if possible, and store them in the home.
 
-    A port in use by another process is replaced; with `must_keep`, `PortTaken` is raised instead.
+    A new port is free, and was not given to another node of this user within `CLAIM_SECONDS`. A port that another
+    process uses is replaced, or raises `PortTaken` with `must_keep`.
     """
     remembered = _earlier_ports(home)
     chosen: dict[str, int] = {}
@@ -68,7 +69,7 @@ def allocate(home: Path, names: Iterable[str], *, must_keep: bool = False) -> Ma
 
 
 def claims_folder() -> Path:
-    """Return the folder in which nodes of this user claim their ports."""
+    """Return the folder in which nodes of this user record the ports that they have chosen."""
     return Path(tempfile.gettempdir()) / f"odf-ports-{os.getuid()}"
 
 
@@ -94,7 +95,7 @@ def _another(taken: set[int]) -> int:
 
 
 def _claimed_ports(folder: Path) -> set[int]:
-    """Return the ports with a claim, and remove claims that are over."""
+    """Return the ports that nodes have recorded recently, and delete older records."""
     ports: set[int] = set()
     with suppress(OSError):
         for file in folder.iterdir():

@@ -1,1 +1,1 @@
-"""Services over gRPC: servers and their limits, clients, and the client of an engine that speaks the ODF contract."""
+"""gRPC: servers with limits on concurrent calls, clients, and the client of an engine that speaks the ODF contract."""

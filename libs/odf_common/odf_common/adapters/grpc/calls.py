@@ -1,8 +1,8 @@
-"""Calls on a gRPC server: limits on those in flight, and what is known of each.
+"""Calls on a gRPC server: limits on concurrent calls, and the facts that the audit records about each call.
 
-A call may block its thread for as long as it waits for a lock, an engine or a source. With one shared pool, sixteen
-pulls of one stuck dataset would leave no thread for `odf list`. So the pool is larger than any method's share, and no
-dataset may use all of its method's share.
+A call blocks its thread while it waits for a lock, an engine or a source. With a single limit, sixteen pulls of one
+stuck dataset would leave no thread for `odf list`. Therefore the thread pool is larger than the limit per method, and
+the limit per method is larger than the limit per method and dataset.
 """
 
 import threading
@@ -24,13 +24,13 @@ ADMISSION_TIMEOUT_SECONDS: Final = 2.0  # quick calls finish in that time
 
 
 class Busy(Unavailable):
-    """The service has reached its limit of calls in flight."""
+    """The service has reached its limit of concurrent calls."""
 
     ADVICE = "retry when some of them are done; `odf status` shows what they may be waiting for"
 
 
 class Bulkheads:
-    """Counts the calls in flight; thread-safe."""
+    """Limits the number of concurrent calls per method and per dataset; thread-safe."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Bulkheads:
         calls_of_one: int = MAX_CALLS_OF_DATASET,
         timeout: float = ADMISSION_TIMEOUT_SECONDS,
     ) -> None:
-        """Admit up to `calls` per method and `calls_of_one` per dataset; a call waits `timeout` s for admission."""
+        """Allow `calls` per method and `calls_of_one` per method and dataset; others wait up to `timeout` seconds."""
         self._calls = calls
         self._calls_of_one = calls_of_one
         self._timeout = timeout
@@ -47,18 +47,18 @@ class Bulkheads:
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
-        """Return the number of methods and datasets with calls in flight."""
+        """Return the number of methods, and of methods with a dataset, that have calls in flight."""
         return len(self._in_flight)
 
     @contextmanager
     def method(self, method: str) -> Iterator[None]:
-        """Count as a call of the method while the block runs; raises `Busy`."""
+        """Occupy a slot of the method during the `with` block; raises `Busy` if none becomes free in time."""
         with self._occupy((method, ""), self._calls):
             yield
 
     @contextmanager
     def dataset(self, method: str, ref: str) -> Iterator[None]:
-        """Count as a call of the method for a dataset while the block runs; raises `Busy`."""
+        """Occupy a slot of the method for this dataset during the `with` block; raises `Busy` if none becomes free."""
         if ref:
             with self._occupy((method, ref.lower()), self._calls_of_one):
                 yield
@@ -97,23 +97,23 @@ SUBJECTS: Final = ("account", "name", "id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A call that has ended."""
+    """The facts of a finished call."""
 
     method: str
     """`/package.Service/Method`."""
     dataset: str = ""
-    """The datasets that it names, or has added, joined by commas."""
+    """The datasets that the call names or has created, joined by commas."""
     subject: str = ""
-    """The account, token or webhook that it names."""
+    """The account, token or webhook that the call names."""
     status: grpc.StatusCode = grpc.StatusCode.OK
     error: str = ""
-    """Name of the error that it ended with."""
+    """Name of the error with which the call failed; empty if it succeeded."""
     address: str = ""
-    """The other end of the connection."""
+    """Host of the client, or the path of a local socket."""
     certificate_name: str = ""
     """Common name of the client's certificate, which the node's authority has signed; empty without TLS."""
     user_agent: str = ""
-    """The client's own name, unverified."""
+    """The client's `user-agent` header, unverified."""
 
 
 def dataset_in(request: object, reply: object = None) -> str:
@@ -130,19 +130,19 @@ def subject_in(request: object) -> str:
 
 
 def address_of(context: grpc.ServicerContext) -> str:
-    """Return the client's host; of a local socket, its path."""
+    """Return the client's host, or the path of a local socket."""
     kind, _, rest = unquote(context.peer()).partition(":")
     return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else rest
 
 
 def certificate_name(context: grpc.ServicerContext) -> str:
-    """Return the common name of the client's certificate; empty without one."""
+    """Return the common name of the client's certificate; empty if it presented none."""
     auth: Any = context.auth_context()
     return next(iter(auth.get(COMMON_NAME, ())), b"").decode(errors="replace")
 
 
 def user_agent(context: grpc.ServicerContext) -> str:
-    """Return the client's own name."""
+    """Return the client's `user-agent` header."""
     metadata: Any = context.invocation_metadata() or ()
     return next((str(value) for key, value in metadata if key == USER_AGENT), "")
 

@@ -1,8 +1,8 @@
-"""gRPC channels, and gRPC statuses as our errors.
+"""gRPC channels, and conversion of gRPC statuses to errors of this project.
 
-A channel is opened again while its calls find no server. gRPC pauses ever longer between look-ups of a name that it did
-not find, up to two minutes, and no option ends that. A container has no name while it does not run, so its service
-would be called long after its return. Another channel looks up at once.
+A channel is replaced when its calls find no server. After a failed DNS lookup gRPC waits longer and longer before the
+next one, up to two minutes, and no option changes that. The name of a container does not resolve while the container is
+stopped, so calls would keep failing long after its restart. A new channel resolves the name at once.
 """
 
 import socket
@@ -36,7 +36,7 @@ _STUCK: Final[list[grpc.Channel]] = []
 
 
 class RenewedChannel(grpc.Channel):
-    """The newest of the channels that `open_` returns; an earlier one ends with its last call."""
+    """A channel that replaces its underlying channel when calls find no server; calls in flight end on the old one."""
 
     def __init__(
         self,
@@ -45,7 +45,10 @@ class RenewedChannel(grpc.Channel):
         *,
         seconds: float = RENEW_SECONDS,
     ) -> None:
-        """Open another channel, `seconds` after the last one, if a call has failed so that `is_lost`."""
+        """Open a channel with `open_`, and again after a call for whose error `is_lost` is true.
+
+        The next channel is opened no sooner than `seconds` after the last one.
+        """
         self._seconds = seconds
         self._open = open_
         self._is_lost = is_lost
@@ -54,7 +57,7 @@ class RenewedChannel(grpc.Channel):
         self.newest = open_()
 
     def note(self, channel: grpc.Channel, error: object) -> None:
-        """Open another channel if a call on the newest one has failed without a server, or without a thread."""
+        """Replace `channel` if a call on it failed with `error` because it found no server or could start no thread."""
         is_stuck = _lacks_thread(error)
         if not is_stuck and not (isinstance(error, grpc.RpcError) and self._is_lost(error)):
             return
@@ -94,7 +97,7 @@ class RenewedChannel(grpc.Channel):
 
 
 class _Method:
-    """A method of the newest channel; what its calls end with is noted."""
+    """A method that is called on the newest channel; failed calls are reported to `RenewedChannel.note`."""
 
     def __init__(
         self, owner: RenewedChannel, kind: str, words: tuple[Any, ...], options: Mapping[str, Any]
@@ -129,7 +132,7 @@ class _Method:
 
 
 def _lacks_thread(error: object) -> bool:
-    """Return whether a call, or what it raised, has failed because no thread could be started."""
+    """Return whether a failed call, or the error that it raised, is due to a thread that could not be started."""
     try:
         # Interceptors return a call that has failed already.
         cause = error.exception() if isinstance(error, grpc.Future) else error
@@ -161,19 +164,19 @@ _NO_RETRIES: Final = ("grpc.enable_retries", 0)
 
 
 class RemoteError(OdfError):
-    """A service answered with an error; the message and the advice are its own."""
+    """A service answered with an error; message and advice are those of the service."""
 
     MESSAGE = "{text}"
     ADVICE = "{hint}"
 
     text: str
     name: str = ""
-    """The name of the service's error; empty if it sent none."""
+    """Name of the error class in the service; empty if the service sent none."""
     hint: str = ""
 
     @property
     def code(self) -> str:
-        """Return the name of the service's error, so that it stays the same over several hops."""
+        """Return the name of the service's error, so that it stays the same when services pass the error on."""
         return self.name or super().code
 
 
@@ -193,23 +196,23 @@ class RemoteInvalidQuery(RemoteError, InvalidQuery):
 
 
 class RemoteNotFound(RemoteError, NotFound):
-    """A service did not find what was named."""
+    """A service did not find what the request names."""
 
     what: str = ""
 
 
 class RemoteAlreadyExists(RemoteError, AlreadyExists):
-    """A service reports that the name is taken."""
+    """A service reports that the name is already taken."""
 
     what: str = ""
 
 
 class RemoteConflict(RemoteError, Conflict):
-    """A service reports that another process changed it first."""
+    """A service reports that another process has changed the same data first."""
 
 
 class RemoteRefused(RemoteError, Refused):
-    """A service refused; `reason` is the name of its error."""
+    """A service refused the request; `reason` is the name of its error."""
 
 
 class RemoteVerificationFailed(RemoteError, VerificationFailed):
@@ -217,26 +220,26 @@ class RemoteVerificationFailed(RemoteError, VerificationFailed):
 
 
 class RemoteUnavailable(RemoteError, Unavailable):
-    """A service answered that it cannot reach what it needs."""
+    """A service answered that a part of the node that it needs is unavailable."""
 
 
 class ServiceFailed(RemoteError, InternalError):
-    """A service failed."""
+    """A service failed because of an internal error."""
 
 
 class ServiceSilent(Unavailable):
-    """A call got no answer: the service does not respond, or the connection broke. It may have been executed."""
+    """A call got no answer, or its connection broke; the service may have executed it."""
 
     has_gone: bool = False
-    """Whether pings got no answer either: it does not restart, which would have closed the connection."""
+    """Whether the peer answered no pings either: it has not just restarted, which would have closed the connection."""
 
     def advice(self) -> str:
-        """Return the place of the cause."""
+        """Return the command that shows the state of the service."""
         return "`odf status` shows its state, and what to do"
 
 
 class ServiceUnreachable(ServiceSilent):
-    """No server is listening at the service's address: no call was made."""
+    """No server is listening at the service's address, so the call was not made."""
 
 
 _FAMILIES: Final[Mapping[grpc.StatusCode, type[RemoteError]]] = {
@@ -273,7 +276,7 @@ def _options(user_agent: str = "") -> tuple[tuple[str, int | str], ...]:
 
 
 class _DefaultDeadline(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
-    """Gives calls without a deadline that of a short call; streams end by their pings only."""
+    """Sets a deadline for unary calls that have none; a stream without a deadline ends only if its pings fail."""
 
     def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         if client_call_details.timeout is None:
@@ -282,10 +285,10 @@ class _DefaultDeadline(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-a
 
 
 def channel(address: str, credentials: PeerCredentials = None, *, user_agent: str = "") -> grpc.Channel:
-    """Return a channel; it connects on the first call and reconnects automatically.
+    """Return a channel that connects on the first call and reconnects automatically.
 
-    Calls to a peer that has gone or is frozen fail as `UNAVAILABLE` within ten seconds, however long they may take; the
-    next one gets a new connection, to the address that the name has by then.
+    If the peer has gone or is frozen, calls fail with `UNAVAILABLE` within ten seconds, however long their deadline is.
+    The next call resolves the host name again and opens a new connection.
     """
     options = _options(user_agent)
 
@@ -302,14 +305,14 @@ def channel(address: str, credentials: PeerCredentials = None, *, user_agent: st
 
 
 def _found_no_server(error: grpc.RpcError) -> bool:
-    """Return whether a call has met no server: one that answers names its error."""
+    """Return whether a call failed because there was no server: a service that answers always names its error."""
     return error.code() is grpc.StatusCode.UNAVAILABLE and not isinstance(
         error_of(error, "the server"), RemoteError
     )
 
 
 def asyncio_channel(address: str, credentials: PeerCredentials = None) -> grpc.aio.Channel:
-    """Return a channel such as `channel` does for an event loop, without secret and default deadline."""
+    """Return an asyncio channel with the options of `channel`, but without the secret and the default deadline."""
     if isinstance(credentials, PeerTls):
         return grpc.aio.secure_channel(address, credentials.for_client(), options=_options())
     return grpc.aio.insecure_channel(address, options=_options())
@@ -324,10 +327,10 @@ def await_channel(
     credentials: PeerCredentials = None,
     user_agent: str = "",
 ) -> Iterator[grpc.Channel]:
-    """Open a channel, waiting up to `timeout` seconds for a server that the supervisor may be restarting.
+    """Open a channel after waiting up to `timeout` seconds for the server, which may be restarting.
 
-    Raises `ServiceUnreachable`. The wait comes before the call: a call that fails on its way may have been executed,
-    so it must not be repeated.
+    Raises `ServiceUnreachable`. The wait is before the call, because a call that has failed must not be repeated: the
+    service may have executed it.
     """
     require_server(what, address, timeout)
     with channel(address, credentials, user_agent=user_agent) as open_channel:
@@ -352,7 +355,7 @@ def require_server(what: str, address: str, timeout: float) -> None:
 
 @contextmanager
 def calling(what: str) -> Iterator[None]:
-    """Raise a failed call to `what` as the service's own error, or as `Unavailable`."""
+    """Convert the error of a failed call to service `what`: to the service's own error, or to `Unavailable`."""
     try:
         yield
     except grpc.RpcError as error:
@@ -360,7 +363,7 @@ def calling(what: str) -> Iterator[None]:
 
 
 def error_of(error: grpc.RpcError, what: str) -> OdfError:
-    """Return our error for a failed call."""
+    """Return the error of this project for a failed call to service `what`."""
     text = error.details() or ""
     metadata = {str(key): value for key, value in cast("Any", error).trailing_metadata() or ()}
     name, hint = str(metadata.get(CODE_KEY, "")), bytes(metadata.get(ADVICE_KEY, b"")).decode()

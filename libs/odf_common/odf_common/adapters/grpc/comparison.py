@@ -1,4 +1,4 @@
-"""The comparison of two chains as a gRPC reply."""
+"""The comparison of two chains, as a gRPC message."""
 
 from odf_common.chain.compare_chains import Ahead, Behind, Comparison, Diverged, Equal
 from odf_common.hashing.multihash import Multihash
@@ -6,7 +6,7 @@ from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 
 
 def encode_comparison(relation: Comparison, common: Multihash | None) -> wire.Comparison:
-    """Return the comparison of a left with a right chain; `common` is their last common block."""
+    """Return the message for a comparison; `common` is the last block that both chains have."""
     last = "" if common is None else str(common)
     match relation:
         case Equal():

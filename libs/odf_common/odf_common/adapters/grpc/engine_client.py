@@ -1,4 +1,4 @@
-"""The engine over gRPC: FlatBuffers inside, one terminal message per request (wire-facts §7)."""
+"""Client of an engine: FlatBuffers inside gRPC messages, and one terminal message per request (wire-facts §7)."""
 
 import math
 import threading
@@ -88,7 +88,7 @@ _FAILURES: Final[Mapping[int, type[InvalidQuery]]] = {
 
 
 class Watchdog:
-    """Calls `give_up` once, from its own thread, unless reset within `seconds`."""
+    """A timer that calls `give_up` once, from its own thread, unless it is reset within `seconds`."""
 
     def __init__(self, seconds: float, give_up: Callable[[], object]) -> None:
         self._seconds = seconds
@@ -103,11 +103,11 @@ class Watchdog:
         self._until = time.monotonic() + self._seconds
 
     def pause(self) -> None:
-        """Stop the timer until it is reset."""
+        """Stop the timer until the next `reset`."""
         self._until = math.inf
 
     def cancel(self) -> None:
-        """Stop the timer."""
+        """Stop the timer for good."""
         self._ended.set()
 
     def _watch(self) -> None:
@@ -119,10 +119,10 @@ class Watchdog:
 
 
 class Attention:
-    """Whether a peer that sends messages regularly during calls is silent; thread-safe."""
+    """Detects that a peer which should send messages regularly during calls has gone silent; thread-safe."""
 
     def __init__(self, seconds: float) -> None:
-        """The peer counts as silent after `seconds` without a message during calls."""
+        """Count the peer as silent after `seconds` without a message while a call is in flight."""
         self._seconds = seconds
         self._questions = 0
         self._heard = 0.0
@@ -136,7 +136,7 @@ class Attention:
             self._questions += 1
 
     def hear(self) -> None:
-        """Record a message."""
+        """Record that a message has arrived."""
         self._heard = time.monotonic()
 
     def end(self) -> None:
@@ -146,7 +146,7 @@ class Attention:
 
     @property
     def is_silent(self) -> bool:
-        """Return whether calls are in flight and no message arrives."""
+        """Return whether a call is in flight and no message has arrived for too long."""
         return self._questions > 0 and time.monotonic() - self._heard > self._seconds
 
 
@@ -163,12 +163,13 @@ class EngineClient:
         restart: float = RESTART_TIMEOUT_SECONDS,
         credentials: PeerCredentials = None,
     ) -> None:
-        """Use the engine at `host:port`; cancel a call without a message for `silence` seconds.
+        """Use the engine at `host:port`; a call is canceled after `silence` seconds without a message.
 
-        A preprocessing query may run for `preprocessing` seconds. If calls in flight have received nothing for `quiet`
-        seconds, new ones are refused at once: each would only block another thread. An ad-hoc query ends after 1.5 ×
-        `quiet` seconds without heartbeat, and a call that never has any once a health check is not answered either.
-        Ad-hoc queries, and calls without heartbeats, first wait up to `restart` seconds for an engine that restarts.
+        A preprocessing query may run for `preprocessing` seconds. While calls in flight have received nothing for
+        `quiet` seconds, new calls are refused at once, because each would only block another thread. An ad-hoc query
+        fails after 1.5 × `quiet` seconds without a heartbeat. A call that has no heartbeats fails when the engine stops
+        answering health checks. Ad-hoc queries and calls without heartbeats first wait up to `restart` seconds for an
+        engine that is restarting.
         """
         self._address = address
         self._restart = restart
@@ -186,7 +187,7 @@ class EngineClient:
 
     @property
     def is_silent(self) -> bool:
-        """Return whether the engine is silent although calls are in flight."""
+        """Return whether calls are in flight but the engine sends no messages."""
         return self._attention.is_silent
 
     def execute_transform(
@@ -326,11 +327,11 @@ class EngineClient:
     def _heard(
         self, call: Any, is_wanted: IsWanted = always, *, most: float = math.inf, silence: float | None = None
     ) -> Generator[Any]:
-        """Iterate over a call's messages; raises `EngineSilent` after `silence` seconds without one.
+        """Iterate over the messages of a call; raises `EngineSilent` after `silence` seconds without a message.
 
-        Raises `QueryNotWanted` once `is_wanted` returns False, and `QueryTooSlow` if the query runs longer than `most`
-        seconds after the engine started it. A healthy engine sends a message every second, so a silent one has
-        failed permanently.
+        Raises `QueryNotWanted` once `is_wanted` returns False, and `QueryTooSlow` if the query is still running
+        `most` seconds after the engine started it. A healthy engine sends a message every second, so a silent one is
+        stuck or gone.
         """
         silence = self._silence if silence is None else silence
         watchdog = Watchdog(silence, call.cancel)
@@ -358,7 +359,7 @@ class EngineClient:
 
     @contextmanager
     def _not_waiting(self, watchdog: Watchdog) -> Iterator[None]:
-        """Expect no message of a call while its caller handles one, such as a slow reader of a large result."""
+        """Pause the timeouts while the caller processes a message, since it may be a slow reader of a large result."""
         watchdog.pause()
         self._attention.end()
         try:
@@ -368,14 +369,14 @@ class EngineClient:
             watchdog.reset()
 
     def _await_server(self) -> None:
-        """Wait for an engine that is being restarted, or replaced by its standby; raises `ServiceUnreachable`."""
+        """Wait for an engine that is restarting or being replaced by its standby; raises `ServiceUnreachable`."""
         require_server(_WHAT, self._address, self._restart)
         with suppress(grpc.RpcError):  # the call itself will say why
             timeout = min(self._quiet, _RECONNECT_SECONDS)
             self._health.Check(health_pb2.HealthCheckRequest(), timeout=timeout, wait_for_ready=True)
 
     def _answer(self, method: Any, request: Any, timeout: float) -> Any:
-        """Return the answer to a call that sends no heartbeats; raises `EngineSilent` and `ServiceUnreachable`."""
+        """Return the response of a call without heartbeats; raises `EngineSilent`, `ServiceUnreachable`."""
         self._await_server()
         call = method.future(request, timeout=timeout)
         try:
@@ -388,7 +389,7 @@ class EngineClient:
             call.cancel()  # no effect on a finished call
 
     def _require_health(self) -> None:
-        """Raise `EngineSilent` unless the engine answers a health check; what it answers does not matter."""
+        """Raise `EngineSilent` unless the engine answers a health check, with whatever status."""
         try:
             self._health.Check(health_pb2.HealthCheckRequest(), timeout=self._quiet / 2)
         except grpc.RpcError as error:
@@ -398,7 +399,10 @@ class EngineClient:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Raise a failed call as the engine's error, or as `Unavailable`."""
+        """Convert the error of a failed call to the engine's own error, or to `Unavailable`.
+
+        Raises `EngineSilent` at once, without a call, while the engine is silent.
+        """
         if self.is_silent:
             raise EngineSilent
         try:
@@ -416,7 +420,7 @@ class EngineClient:
 
 
 def _last_response(responses: Iterable[Any], on_progress: OnProgress | None = None) -> Any:
-    """Return the terminal message: the last one."""
+    """Return the terminal message, which is the last one; earlier ones are passed to `on_progress`."""
     response = None
     for response in responses:
         if on_progress is not None:
@@ -440,7 +444,7 @@ def _last_response(responses: Iterable[Any], on_progress: OnProgress | None = No
 def _error_of(
     response: TransformResponse | RawQueryResponse, invalid: type[InvalidQuery] = InvalidQuery
 ) -> OdfError:
-    """Return the error of an unsuccessful response."""
+    """Return the error that an unsuccessful response describes."""
     match response:
         case TransformResponseInvalidQuery(message=text) | RawQueryResponseInvalidQuery(message=text):
             return invalid(text=text)

@@ -1,8 +1,9 @@
-"""Credentials of the parts of a node: mutual TLS, or a secret that each call carries.
+"""Credentials between the parts of a node: mutual TLS, or a secret that is sent with each call.
 
-With TLS, each presents a certificate that the node's own authority has signed. The secret is sent as `authorization:
-Bearer …`. On the loopback address, which all users of a machine reach, it tells the node's own programs from those of
-others. A client sends it to no server of another user: while a part is stopped, any program may listen at its address.
+With TLS, each part presents a certificate that is signed by the node's own authority. The secret is sent as
+`authorization: Bearer …`. All users of a machine can reach its loopback address; the secret distinguishes the node's
+own programs from those of other users. A client never sends it to a server of another user: while a part is stopped,
+any program could listen at its address.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ from odf_common.errors import Refused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerTls:
-    """A certificate, its key, and the authority that signs all peers' certificates; in PEM."""
+    """A certificate, its private key, and the authority that signs the certificates of all peers; in PEM."""
 
     certificate: bytes
     key: bytes = field(repr=False)
@@ -34,19 +35,19 @@ class PeerTls:
 
     @classmethod
     def read(cls, *, certificate: Path, key: Path, authority: Path) -> Self:
-        """Read the files; raises `InvalidInput` naming the one that cannot be used."""
+        """Read the files; raises `InvalidInput` with the name of a file that cannot be used."""
         ClientTls(ca_file=authority, certificate_file=certificate, key_file=key).context()
         return cls(
             certificate=certificate.read_bytes(), key=key.read_bytes(), authority=authority.read_bytes()
         )
 
     def for_server(self) -> grpc.ServerCredentials:
-        """Return credentials with which a server refuses clients without a certificate of the authority."""
+        """Return credentials of a server that refuses clients without a certificate from the authority."""
         pair = (self.key, self.certificate)
         return grpc.ssl_server_credentials([pair], root_certificates=self.authority, require_client_auth=True)
 
     def for_client(self) -> grpc.ChannelCredentials:
-        """Return credentials that present the certificate, and trust servers that the authority has signed."""
+        """Return credentials of a client that presents the certificate and accepts only servers of the authority."""
         return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
 
 
@@ -56,7 +57,7 @@ LOOPBACK_HOSTS: Final = ("127.0.0.1", "::1")  # that the name localhost may stan
 
 
 class CallerUnknown(Refused):
-    """A call lacks the secret of the node."""
+    """A call does not carry the secret of the node."""
 
     ADVICE = (
         "run it as the node's user with the node's ODF_HOME, or set ODF_GRPC_SECRET_FILE to a copy of "
@@ -71,19 +72,19 @@ class CallerUnknown(Refused):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerSecret:
-    """The secret, and whose servers get it."""
+    """The secret of a node, and the users whose servers may receive it."""
 
     text: str = field(repr=False)
     users: frozenset[int] | None = None
-    """User ids of trusted servers; None if any user's is."""
+    """User ids of trusted servers; None if servers of all users are trusted."""
 
     @classmethod
     def in_home(cls, text: str, file: Path) -> Self:
-        """Return a secret for servers of the user who owns its file, and of root."""
+        """Return a secret that is sent only to servers of root and of the user who owns the secret's file."""
         return cls(text=text, users=users_of(file))
 
     def header(self) -> tuple[str, str]:
-        """Return the metadata that a call carries."""
+        """Return the metadata entry with which a call carries the secret."""
         return (KEY, SCHEME + self.text)
 
 
@@ -92,12 +93,12 @@ Call = Callable[[Any, Any], Any]
 
 
 def hash_of_header(value: str | bytes) -> bytes:
-    """Return a hash of the metadata's value: a server keeps no more than that."""
+    """Return a hash of the header's value, so that a server need not keep the secret itself in memory."""
     return hashlib.sha256(value.encode() if isinstance(value, str) else value).digest()
 
 
 def require_own_server(secret: PeerSecret, address: str) -> None:
-    """Raise `ServerOfAnotherUser` if another user's program listens at `host:port`, or is connected to this process."""
+    """Raise `ServerOfAnotherUser` if a program of another user listens at `host:port` or is connected from there."""
     if secret.users is None or not are_users_known():
         return
     host, _, port = address.rpartition(":")
@@ -115,10 +116,10 @@ class SecretSender(
     grpc.StreamUnaryClientInterceptor,  # type: ignore[type-arg]
     grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
 ):
-    """Adds the secret to calls; raises `ServerOfAnotherUser` instead of a call to such a server."""
+    """Adds the secret to each call; raises `ServerOfAnotherUser` if the server belongs to another user."""
 
     def __init__(self, secret: PeerSecret, address: str) -> None:
-        """Send the secret to the server at `host:port`."""
+        """Send the secret only to the server at `host:port`."""
         self._secret = secret
         self._address = address
 

@@ -1,6 +1,6 @@
-"""gRPC servers: threads, health, reflection, and our errors as statuses.
+"""gRPC servers: threads, health checks, reflection, and conversion of errors to gRPC statuses.
 
-Servicers raise `OdfError`; callers get it back through `client.calling`.
+Servicers raise `OdfError`; on the caller's side, `client.calling` converts the status back to the error.
 """
 
 import hmac
@@ -91,7 +91,7 @@ STATUSES: Final[tuple[tuple[type[OdfError], grpc.StatusCode], ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcServer:
-    """A server that is listening."""
+    """A gRPC server that is listening."""
 
     server: grpc.Server
     port: int
@@ -104,7 +104,7 @@ class GrpcServer:
             self.health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     def stop(self, grace: float = 5.0) -> None:
-        """Refuse new calls, and cancel those in flight after `grace` seconds."""
+        """Refuse new calls; cancel calls that are still in flight after `grace` seconds."""
         self.health.enter_graceful_shutdown()
         self.server.stop(grace).wait()
 
@@ -118,9 +118,9 @@ def serve(
     is_ready: bool = True,
     on_call: OnCall = lambda _: None,
 ) -> GrpcServer:
-    """Listen at `host:port` (port 0: any), for peers with the credentials only; raises `Unavailable` if it is in use.
+    """Start a server at `host:port` (port 0: any free one); raises `Unavailable` if the address is in use.
 
-    Each call that has ended is passed to `on_call`, which has to return at once.
+    Only clients with the credentials are accepted. `on_call` is called with each finished call, and must not block.
     """
     guard = _Guard(Bulkheads() if bulkheads is None else bulkheads, on_call)
     server = grpc.server(
@@ -150,7 +150,7 @@ def serve(
 
 
 def status_of(error: OdfError) -> grpc.StatusCode:
-    """Return the gRPC status of an error."""
+    """Return the gRPC status for an error."""
     for family, status in STATUSES:
         if isinstance(error, family):
             return status
@@ -163,7 +163,7 @@ Streaming = Callable[[Any, grpc.ServicerContext], Iterator[Any]]
 
 
 class _SecretCheck(grpc.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuses calls without the secret, health checks and reflection included, before their requests are read."""
+    """Refuses calls without the secret before their request is read, even health checks and reflection."""
 
     def __init__(self, secret: PeerSecret) -> None:
         _, value = secret.header()
@@ -182,7 +182,7 @@ def _refuse(_requests: Any, context: grpc.ServicerContext) -> Any:
 
 
 class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
-    """Limits the calls in flight; maps our errors to statuses, all others to INTERNAL without their message."""
+    """Limits concurrent calls; converts `OdfError` to its status, any other error to INTERNAL without its message."""
 
     def __init__(self, bulkheads: Bulkheads, on_call: OnCall) -> None:
         self._bulkheads = bulkheads
@@ -220,7 +220,10 @@ class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
 
     @contextmanager
     def _admit(self, request: Any, context: grpc.ServicerContext, method: str) -> Iterator["_CallInFlight"]:
-        """Yield the request once it is admitted; the first part of a stream names its dataset."""
+        """Yield the call once the limits allow it.
+
+        The dataset of a stream of requests is that of its first message.
+        """
         admitted = _CallInFlight(request)
         with (
             _translate_errors(context, method, admitted),
@@ -238,7 +241,7 @@ class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
     def _report_call(
         self, admitted: "_CallInFlight", context: grpc.ServicerContext, method: str
     ) -> Iterator[None]:
-        """Pass the call on to `on_call` when it has ended."""
+        """Pass the facts of the call to `on_call` when the call has ended."""
         error: BaseException | None = None
         try:
             yield
@@ -274,7 +277,7 @@ class _CallInFlight:
 
     request: Any
     first: Any = None
-    """The request, or the first part of a stream of them."""
+    """The request, or the first message of a stream of requests."""
     reply: Any = None
 
 
@@ -305,7 +308,7 @@ def _translate_errors(
 
 
 def _abort(context: grpc.ServicerContext, error: OdfError, ref: str = "") -> None:
-    """End a call with an error; `ref` is the dataset that the call names, for commands in the error."""
+    """End a call with an error; advice with a placeholder for the dataset gets the name in `ref`."""
     code = _name_of(error)
     name = "" if "," in ref else ref.partition("@")[0]
     advice = name_dataset(error.advice(), name)
@@ -319,7 +322,7 @@ def _name_of(error: OdfError) -> str:
 
 
 def _status_of(error: BaseException | None, context: grpc.ServicerContext) -> grpc.StatusCode:
-    """Return the status with which a call ends."""
+    """Return the status with which a call has ended."""
     match error:
         case None:
             return grpc.StatusCode.OK

@@ -1,1 +1,1 @@
-"""Kafka; nothing outside this package imports `confluent_kafka`."""
+"""Kafka adapters; only this package imports `confluent_kafka`."""

@@ -1,4 +1,4 @@
-"""Create, describe and delete topics (never auto-created)."""
+"""Creates, describes and deletes topics; topics are never created automatically."""
 
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -76,21 +76,22 @@ _Answers = dict[int, "Future[ListOffsetsResultInfo]"]  # by partition
 
 
 class KafkaTopics:
-    """Topics of one cluster (port `Topics`)."""
+    """The topics of one cluster (port `Topics`)."""
 
     def __init__(self, cluster: KafkaCluster, *, prefix: str = "") -> None:
-        """Connect on the first call.
+        """Use a cluster; the client connects on the first call.
 
-        `prefix` applies to the fixed topics and to new push topics. Names of push topics are always given in full.
+        `prefix` applies to fixed topics and to permissions for push topics. Names of push topics include
+        the prefix already.
         """
         self.prefix = prefix
         self._policy = cluster.topics
         self._admin, self._refusal = _client(cluster)
 
     def require_answer(self, seconds: float) -> None:
-        """Raise `Unavailable` unless the cluster describes itself in time, with the reason if TLS or SASL failed.
+        """Raise `Unavailable` unless the cluster answers within `seconds`; the error says whether TLS or SASL failed.
 
-        It names its brokers, not its topics, of which there may be thousands.
+        The request asks for brokers only, because a cluster may have thousands of topics.
         """
         try:
             self._admin.describe_cluster(request_timeout=seconds).result()
@@ -99,14 +100,14 @@ class KafkaTopics:
             raise Unavailable(what="Kafka", why=self._refusal.why or unavailable(error).why) from error
 
     def ensure_topics(self, names: Iterable[str], partitions: int = PARTITIONS) -> None:
-        """Create missing fixed topics under the prefix; they are writable on return.
+        """Create those of the fixed topics that are missing, with the prefix; all are writable afterwards.
 
-        Raises `TopicsMissing` if the node may not create topics.
+        Raises `TopicsMissing` if topics are missing and the node may not create them.
         """
         self._create_missing([node_topic(self._policy, self.prefix, name, partitions) for name in names])
 
     def create_push_topic(self, name: str, partitions: int = 1) -> None:
-        """Create a topic with unlimited retention, unless it exists."""
+        """Create a topic with unlimited retention unless it exists; raises `TopicsMissing` if the node may not."""
         spec = push_topic(self._policy, name, partitions)
         if self._policy.is_ours:
             self._create([spec])
@@ -114,7 +115,10 @@ class KafkaTopics:
             self._create_missing([spec])
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Raise the number of partitions to `total`; raises `InvalidInput` if the topic has more, `NotFound`."""
+        """Increase the number of partitions to `total`.
+
+        Raises `InvalidInput` if the topic has more than that, `NotFound` if it does not exist.
+        """
         there = self.partitions(name)
         if total < there:
             text = f"topic {name} already has {there}, and Kafka cannot remove partitions"
@@ -127,7 +131,7 @@ class KafkaTopics:
             self._await({name}, partitions=total)
 
     def set_retention(self, name: str, ms: int | None) -> None:
-        """Keep messages for `ms` milliseconds, None: without limit; raises `NotFound`."""
+        """Set the retention of a topic in milliseconds, None for unlimited; raises `NotFound`."""
         value = "-1" if ms is None else str(ms)
         retention = ConfigEntry("retention.ms", value, incremental_operation=AlterConfigOpType.SET)
         topic = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[retention])
@@ -135,11 +139,11 @@ class KafkaTopics:
         _outcome(changed[topic], name)
 
     def admit_producers(self, user: str) -> None:
-        """Let a user write to push topics under the prefix, existing and future ones, and describe them."""
+        """Allow a Kafka user to write to all push topics with the prefix, including future ones."""
         self._allow(user, ResourceType.TOPIC, self.prefix + PUSH_TOPICS, ResourcePatternType.PREFIXED)
 
     def admit_transactions(self, user: str) -> None:
-        """Let a user write in transactions, to the topics that it may write."""
+        """Allow a Kafka user to use transactions for writing to topics that the user may write to."""
         self._allow(user, ResourceType.TRANSACTIONAL_ID, "*", ResourcePatternType.LITERAL)
 
     def _allow(self, user: str, kind: ResourceType, name: str, pattern: ResourcePatternType) -> None:
@@ -149,7 +153,7 @@ class KafkaTopics:
         _outcome(answers[rule], name)
 
     def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
-        """Return many topics, with three requests per `TOPICS_PER_REQUEST` of them; see port `Topics`."""
+        """Return the state of each topic, or its error, by name; three requests per `TOPICS_PER_REQUEST` topics."""
         unique = list(dict.fromkeys(names))
         topics: dict[str, TopicInfo | OdfError] = {}
         for start in range(0, len(unique), TOPICS_PER_REQUEST):
@@ -161,14 +165,17 @@ class KafkaTopics:
         return self._topic_names()
 
     def offsets_at(self, name: str, ms: int) -> Mapping[int, int]:
-        """Return per partition where messages with this timestamp or a later one begin; raises `NotFound`."""
+        """Return for each partition the offset of the first message with timestamp `ms` or later.
+
+        It is the end of the partition if there is no such message. Raises `NotFound`.
+        """
         partitions = range(self.partitions(name))
         ends = self._offsets(name, partitions, OffsetSpec.latest())
         offsets = self._offsets(name, partitions, OffsetSpec.for_timestamp(ms))
         return {number: ends[number] if offset < 0 else offset for number, offset in offsets.items()}
 
     def topic_id(self, name: str) -> str:
-        """Return the id that distinguishes a topic from a later one of the same name; raises `NotFound`."""
+        """Return the topic's id, which differs from that of a later topic with the same name; raises `NotFound`."""
         topic_id: Uuid = self._topic(name).topic_id
         return str(topic_id)
 
@@ -177,7 +184,7 @@ class KafkaTopics:
         return len(self._topic(name).partitions)
 
     def watermarks(self, name: str, partition: int) -> tuple[int, int]:
-        """Return the offsets of the first message and of the end, see `ends`; raises `NotFound`."""
+        """Return the offset of the first message of a partition, and its end (see `ends`); raises `NotFound`."""
         if partition not in {info.id for info in self._topic(name).partitions}:
             raise NotFound(what=f"partition {partition} of topic {name}")
         low = self._offsets(name, (partition,), OffsetSpec.earliest())
@@ -185,14 +192,14 @@ class KafkaTopics:
         return low[partition], high[partition]
 
     def ends(self, name: str) -> Mapping[int, int]:
-        """Return for each partition where the next message to be read will be, or is part of an open transaction.
+        """Return the last stable offset of each partition; raises `NotFound`.
 
-        Raises `NotFound`.
+        It is the offset of the next message, or of the first message of the oldest open transaction.
         """
         return self._offsets(name, range(self.partitions(name)), OffsetSpec.latest())
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic if it exists; an administrator's topics are kept."""
+        """Delete a topic if it exists; do nothing if an administrator manages the topics."""
         if not self._policy.is_ours:
             return
         try:
@@ -230,7 +237,7 @@ class KafkaTopics:
         return infos
 
     def _offsets_of(self, places: Iterable[tuple[str, int]], spec: OffsetSpec) -> Mapping[str, _Answers]:
-        """Request the offsets of partitions of many topics; the answers are futures."""
+        """Request the offsets of partitions of several topics; return futures by topic and partition."""
         specs = {TopicPartition(*partition): spec for partition in places}
         answers: dict[str, _Answers] = {}
         if specs:
@@ -241,7 +248,7 @@ class KafkaTopics:
     def _list_offsets(
         self, specs: dict[TopicPartition, OffsetSpec]
     ) -> "dict[TopicPartition, Future[ListOffsetsResultInfo]]":
-        """Request offsets as consumers see them: a partition ends where its first open transaction begins."""
+        """Request offsets as transactional consumers see them; a partition ends at the first open transaction."""
         answers: dict[TopicPartition, Future[ListOffsetsResultInfo]] = self._admin.list_offsets(
             specs,
             isolation_level=IsolationLevel.READ_COMMITTED,
@@ -263,11 +270,11 @@ class KafkaTopics:
             time.sleep(TOPIC_POLL_SECONDS)
 
     def _refresh(self) -> None:
-        """Refresh the client's metadata, which it would do automatically only every few minutes."""
+        """Refresh the client's metadata; by itself the client does so only every few minutes."""
         self._topic_names()
 
     def _topic_names(self) -> Collection[str]:
-        """Return the names of all topics."""
+        """Return the names of all topics of the cluster."""
         try:
             metadata = self._admin.list_topics(timeout=ADMIN_TIMEOUT_SECONDS)
         except KafkaException as error:
@@ -294,7 +301,7 @@ class KafkaTopics:
         self._await({topic.topic for topic in topics})
 
     def _await(self, names: set[str], *, partitions: int = 1) -> None:
-        """Wait until each topic has `partitions` partitions with leaders, which takes some time after creation."""
+        """Wait until each topic has `partitions` partitions with leaders; raises `Unavailable` after a timeout."""
         deadline = time.monotonic() + ADMIN_TIMEOUT_SECONDS
         while not self._are_led(names, partitions):
             if time.monotonic() > deadline:
@@ -302,7 +309,7 @@ class KafkaTopics:
             time.sleep(TOPIC_POLL_SECONDS)
 
     def _are_led(self, names: Iterable[str], partitions: int) -> bool:
-        """Return whether each topic has `partitions` partitions, all with a leader; describes only these topics."""
+        """Return whether each of the topics has at least `partitions` partitions, all with a leader."""
         topics = self.describe(names).values()
         return all(isinstance(topic, TopicInfo) and len(topic.high) >= partitions for topic in topics)
 
@@ -318,17 +325,17 @@ def _new_topic(spec: TopicSpec) -> NewTopic:
 
 @cache
 def _client(cluster: KafkaCluster) -> "tuple[AdminClient, _Refusal]":
-    """Return the one client of a cluster, which lives as long as the process.
+    """Return the client of a cluster; there is one per cluster, and it lives as long as the process.
 
-    Late answers are delivered in a thread of the client. If the garbage collector ran there and freed the client
-    itself, librdkafka would abort the whole process (confluent-kafka-python, pull request 2131).
+    Late answers are delivered in a thread of the client. If the garbage collector ran in this thread and freed the
+    client, librdkafka would abort the whole process (confluent-kafka-python, pull request 2131).
     """
     refusal = _Refusal()
     return new_admin_client({**common(cluster), "error_cb": refusal.note}), refusal
 
 
 class _Refusal:
-    """The reason of the last failure of TLS or SASL; a request's own error says only that there is no connection."""
+    """The last reason why TLS or SASL failed; the error of a request says only that there is no connection."""
 
     def __init__(self) -> None:
         self.why = ""
@@ -343,17 +350,17 @@ class _AlreadyThereError(OdfError):
 
 
 class _OutdatedError(Unavailable):
-    """The client's metadata is outdated: a partition has a new leader, or the same one in a new epoch."""
+    """The client's metadata is outdated: the leader of a partition, or its epoch, has changed."""
 
 
 class _FencedError(Unavailable):
-    """Not enough brokers are available for the topic's replicas."""
+    """Too few brokers are available for the replicas of the topic."""
 
 
 def _is_made(answer: "Future[None]", name: str, deadline: float) -> bool:
-    """Return whether a topic now exists; False, until the deadline, while no broker is available for it.
+    """Return whether the topic now exists; False if too few brokers are available and `deadline` has not passed.
 
-    A broker that was too busy to send heartbeats is fenced until it sends one again.
+    A broker that was too busy to send heartbeats is fenced until it sends the next one, so a retry can help.
     """
     try:
         _outcome(answer, name)

@@ -1,4 +1,4 @@
-"""Configuration and construction of Kafka's clients: low latency, no loss, no auto-created topics."""
+"""Configuration and construction of Kafka clients: low latency, no message loss, no automatic creation of topics."""
 
 import logging
 import time
@@ -30,7 +30,7 @@ REPEATED_LOG_SECONDS: Final = 30.0  # between two log lines of the same kind
 
 
 class _OnceInAWhile(logging.Filter):
-    """Rate-limits lines of the same kind: a client that cannot connect logs several times a second."""
+    """Limits the rate of similar log lines: a client that cannot connect logs several times per second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class _OnceInAWhile(logging.Filter):
 
 
 class _StartupFilter(logging.Filter):
-    """Lowers refused connections to debug until the first answer: a node's broker starts at the same time."""
+    """Logs refused connections at level debug during startup, because the broker of a node starts at the same time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,12 +65,12 @@ LOGGER.addFilter(_OnceInAWhile())
 
 
 def note_connected() -> None:
-    """End the startup grace period within `LATE_LOG_SECONDS`: a broker has answered."""
+    """Record that a broker has answered; refused connections are logged normally soon after."""
     _STARTING.ends_at = min(_STARTING.ends_at, time.monotonic() + LATE_LOG_SECONDS)
 
 
 def common(cluster: KafkaCluster) -> Config:
-    """Return the configuration of all clients: security, an end for dead connections, and quick reconnects."""
+    """Return the configuration that all clients share: security, detection of dead connections, quick reconnects."""
     return {
         "bootstrap.servers": cluster.bootstrap,
         **_security(cluster),
@@ -108,7 +108,7 @@ def new_producer(config: Mapping[str, Any]) -> Producer:
 
 
 def new_admin_client(config: Mapping[str, Any]) -> AdminClient:
-    """Return an administrator's client; raises `Unavailable` if its threads cannot be started."""
+    """Return an admin client; raises `Unavailable` if its threads cannot be started."""
     with _translate_lack_of_threads():
         return AdminClient({**config}, logger=LOGGER)
 
@@ -124,7 +124,7 @@ def _translate_lack_of_threads() -> Iterator[None]:
 
 
 def producer_config(cluster: KafkaCluster) -> Config:
-    """Return a producer's configuration: acknowledged by all replicas, ordered, idempotent, without delay."""
+    """Return the configuration of a producer: idempotent, ordered, acknowledged by all replicas, without linger."""
     return {
         **common(cluster),
         "enable.idempotence": True,
@@ -138,7 +138,7 @@ def producer_config(cluster: KafkaCluster) -> Config:
 
 
 def consumer_config(cluster: KafkaCluster, *, group: str) -> Config:
-    """Return the configuration of a consumer that is assigned its partitions; nothing is committed to its group."""
+    """Return the configuration of a consumer that assigns its partitions itself and commits no offsets."""
     return {
         **common(cluster),
         "group.id": group,
@@ -160,9 +160,9 @@ def consumer_config(cluster: KafkaCluster, *, group: str) -> Config:
 def group_config(
     cluster: KafkaCluster, *, group: str, session_timeout_ms: int, instance: str | None
 ) -> Config:
-    """Return the configuration of a member of a group, which shares its partitions.
+    """Return the configuration of a member of a consumer group.
 
-    A static `instance` that restarts keeps its partitions without a rebalance.
+    A member with a static `instance` name keeps its partitions over a restart, without a rebalance.
     """
     heartbeat_ms = max(session_timeout_ms // 4, 250)
     return {
@@ -218,7 +218,7 @@ def _sasl(sasl: Sasl) -> Config:
 
 
 def unavailable(error: KafkaException | KafkaError) -> Unavailable:
-    """Return the project's error for a Kafka error."""
+    """Return `Unavailable` with the reason that a Kafka error gives."""
     cause = error.args[0] if isinstance(error, KafkaException) else error
     if not isinstance(cause, KafkaError):
         return Unavailable(what="Kafka", why=str(cause))

@@ -1,6 +1,6 @@
-"""A Kafka cluster: its address, how clients authenticate, the topics of a node, and the partition of a key.
+"""A Kafka cluster: its address, authentication, the topics of a node, and the mapping of keys to partitions.
 
-Every client of the cluster is configured from this value: librdkafka's in `client_config.py`, Faust's in the views.
+All clients are configured from `KafkaCluster`: those of librdkafka in `client_config.py`, Faust's in the views service.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,18 +31,18 @@ class Sasl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPolicy:
-    """The creator of a node's topics, and their replicas."""
+    """The policy for a node's topics: who creates them, and with how many replicas."""
 
     is_ours: bool = True
-    """Whether the node creates and deletes its topics; else an administrator does, as `odf topics` lists them."""
+    """Whether the node creates and deletes its topics; otherwise an administrator does, as `odf topics` lists them."""
     replication_factor: int = BROKER_DEFAULT
     min_insync_replicas: int | None = None
-    """None: the broker's default."""
+    """If None, the broker's default applies."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaCluster:
-    """A cluster as its clients see it."""
+    """The address and security settings of a cluster, and the policy for topics."""
 
     bootstrap: str
     """`host:port[,…]`."""
@@ -53,7 +53,7 @@ class KafkaCluster:
 
     @property
     def security_protocol(self) -> str:
-        """Return Kafka's name for the combination: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+        """Return the value of Kafka's `security.protocol`: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
         transport = "SSL" if self.tls else "PLAINTEXT"
         return f"SASL_{transport}" if self.sasl else transport
 
@@ -65,7 +65,7 @@ RETENTION_MS: Final = {DEAD_LETTERS: 30 * DAY_MS, AUDIT: 90 * DAY_MS, NODE_CLAIM
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec:
-    """A topic to create; a replication factor of -1 is the broker's default."""
+    """The name and configuration of a topic to create; replication factor -1 is the broker's default."""
 
     name: str
     partitions: int
@@ -73,7 +73,7 @@ class TopicSpec:
     config: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Return the name, and in brackets what differs from the broker's defaults."""
+        """Return the name, followed in brackets by the properties that differ from the broker's defaults."""
         replicas = () if self.replication_factor < 0 else (f"replication-factor={self.replication_factor}",)
         return f"{self.name} ({', '.join((f'partitions={self.partitions}', *replicas, self.properties()))})"
 
@@ -83,7 +83,7 @@ class TopicSpec:
 
 
 class TopicsMissing(Unavailable):
-    """Topics are missing, and the node may not create them."""
+    """Topics are missing, and the node is not allowed to create them."""
 
     ADVICE = "let an administrator of the cluster create them; `odf topics` prints those of the node itself"
 
@@ -91,28 +91,28 @@ class TopicsMissing(Unavailable):
     missing: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Return the topics with their configuration."""
+        """Return the names of the missing topics, with their configuration."""
         return f"these topics do not exist, and ODF_KAFKA_MANAGE_TOPICS is off: {'; '.join(self.missing)}"
 
 
 def node_topic(policy: TopicPolicy, prefix: str, name: str, partitions: int = PARTITIONS) -> TopicSpec:
-    """Return the topic of this name, which every node has."""
+    """Return the specification of a fixed topic, which every node has, by its name without the prefix."""
     return _spec(policy, prefix + name, partitions, RETENTION_MS.get(name, DAY_MS))
 
 
 def node_topics(policy: TopicPolicy, prefix: str) -> tuple[TopicSpec, ...]:
-    """Return all topics that a node needs before it has a dataset."""
+    """Return the specifications of all topics that a node needs before it has any dataset."""
     fixed = (node_topic(policy, prefix, name) for name in FIXED_TOPICS)
     return (*fixed, node_topic(policy, prefix, NODE_CLAIMS, 1))
 
 
 def push_topic(policy: TopicPolicy, name: str, partitions: int = 1) -> TopicSpec:
-    """Return the topic of a push source, which keeps all records until its owner decides otherwise."""
+    """Return the specification of a push source's topic; its retention is unlimited until the owner limits it."""
     return _spec(policy, name, partitions, UNLIMITED)
 
 
 def missing_topics(specs: Iterable[TopicSpec]) -> TopicsMissing:
-    """Return the error for topics that an administrator has to create."""
+    """Return an error that lists the topics which an administrator has to create."""
     return TopicsMissing(missing=tuple(map(str, specs)))
 
 
@@ -133,7 +133,7 @@ _MASK: Final = 0xFFFFFFFF
 
 
 def murmur2(key: bytes) -> int:
-    """Return Kafka's 32-bit murmur2 of the key, unsigned."""
+    """Return the 32-bit murmur2 hash that Kafka's partitioner uses, as an unsigned integer."""
     value = _SEED ^ len(key)
     whole = len(key) & ~3
     for start in range(0, whole, 4):
@@ -147,5 +147,5 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int = PARTITIONS) -> int:
-    """Return the partition that a record with this key is written to."""
+    """Return the partition to which Kafka's default partitioner assigns a record with this key."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -1,7 +1,7 @@
-"""Dead letters as Kafka messages: the original message, with the reason in headers; read back, or sent again.
+"""Dead letters as Kafka messages: the original message, with the reason in headers; they can be read and sent again.
 
-A value larger than its topic accepts is truncated, and marked: header `size` is the size of the whole value, header
-`sha3-256` its hash. The topic, partition and offset always locate the original message.
+A value that is too large for the dead-letter topic is truncated. Its headers `size` and `sha3-256` then contain the
+size and hash of the complete value. Topic, partition and offset in the headers always identify the original message.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ Headers = Sequence[tuple[str, bytes]]
 
 
 def message_of(letter: DeadLetter, most: int = CUTS[0]) -> tuple[bytes, Headers]:
-    """Return value and headers of a letter, with at most `most` bytes of the value."""
+    """Return the value and headers of a dead letter; the value is truncated to `most` bytes."""
     value = letter.value[:most]
     facts = {
         "topic": letter.topic,
@@ -43,22 +43,22 @@ def message_of(letter: DeadLetter, most: int = CUTS[0]) -> tuple[bytes, Headers]
 
 
 def smaller_cuts(letter: DeadLetter) -> Iterator[int]:
-    """Iterate over the sizes to try after the topic refused a letter: first the same one alone, then smaller ones."""
+    """Yield the sizes to try after the topic refused a letter: the same size alone, then ever smaller ones."""
     # The batch may have been too large, and not the letter.
     yield CUTS[0]
     yield from (most for most in CUTS[1:] if most < len(letter.value) or most == 0)
 
 
 class KafkaLetters:
-    """Port `DeadLetters`."""
+    """Reads dead letters and sends their messages again (port `DeadLetters`)."""
 
     def __init__(self, cluster: KafkaCluster, *, prefix: str = "") -> None:
-        """Each call opens its own connection. `prefix` is that of this node's topics."""
+        """Use the topics with this prefix; each call opens its own connection."""
         self._cluster = cluster
         self._prefix = prefix
 
     def read(self, key: bytes) -> Iterator[StoredLetter]:
-        """Iterate over the letters with a key that are in the topic now, oldest first; raises `Unavailable`."""
+        """Yield the dead letters with this key that the topic contains now, oldest first; raises `Unavailable`."""
         topic = self._prefix + DEAD_LETTERS
         topics = KafkaTopics(self._cluster, prefix=self._prefix)
         try:
@@ -75,7 +75,7 @@ class KafkaLetters:
                 yield _read_letter(message)
 
     def send_again(self, letters: Iterable[StoredLetter]) -> int:
-        """Publish the values to their original topics and partitions; return how many once all are durable."""
+        """Send the messages to their original topics and partitions again; return their number once all are durable."""
         return publish_all(
             self._cluster,
             (NewMessage(topic=one.topic, value=one.value, partition=one.partition) for one in letters),

@@ -1,4 +1,4 @@
-"""Readers of one topic: as a member of a consumer group, or without a group from the end of the topic."""
+"""Readers of one topic: as a member of a consumer group, or from the end of all partitions without a group."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ _CUT_OFF: Final = frozenset({KafkaError._FATAL, KafkaError._MAX_POLL_EXCEEDED}) 
 
 
 class GroupInbox:
-    """Port `Inbox` as a group member with cooperative rebalancing; `commit` commits positions."""
+    """An inbox (port `Inbox`) that is a member of a consumer group with cooperative rebalancing."""
 
     def __init__(self, config: Config, topic: str, on_assigned: OnAssigned | None) -> None:
         """Join the group; partitions are assigned during later polls."""
@@ -32,12 +32,12 @@ class GroupInbox:
         )
 
     def poll(self, timeout: float) -> ReceivedMessage | None:
-        """Return the next message, or None after `timeout` seconds; raises `Unavailable` when cut off permanently."""
+        """Return the next message, or None after `timeout` seconds; raises `Unavailable` after a fatal error."""
         message = _poll(self._consumer, timeout)
         return None if message is None else _read_message(message)
 
     def commit(self, message: ReceivedMessage) -> None:
-        """Commit the position after the message, in the background."""
+        """Commit the offset after this message, asynchronously."""
         position = TopicPartition(message.topic, message.partition, message.offset + 1)
         try:
             self._consumer.commit(offsets=[position], asynchronous=True)
@@ -48,7 +48,10 @@ class GroupInbox:
             )
 
     def close(self) -> None:
-        """Commit finished messages and leave; a static member's partitions stay reserved for its return."""
+        """Commit the offsets of finished messages and leave the group.
+
+        The partitions of a static member stay reserved until it returns or its session expires.
+        """
         self._consumer.close()
 
     def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
@@ -71,12 +74,12 @@ class GroupInbox:
 
 
 class BroadcastInbox:
-    """Port `Inbox` over all partitions from now on; nothing is committed."""
+    """An inbox (port `Inbox`) that reads all messages of all partitions from now on; it commits no offsets."""
 
     def __init__(
         self, cluster: KafkaCluster, topic: str, on_assigned: OnAssigned | None, *, group: str
     ) -> None:
-        """Read all partitions from their current ends; every message sent after this returns will be seen."""
+        """Seek to the current end of all partitions: each message that is sent after this call returns will be read."""
         ends = KafkaTopics(cluster).ends(topic)
         config = {
             **consumer_config(cluster, group=group),
@@ -89,12 +92,12 @@ class BroadcastInbox:
             on_assigned(frozenset(ends))
 
     def poll(self, timeout: float) -> ReceivedMessage | None:
-        """Return the next message, or None after `timeout` seconds; raises `Unavailable` when cut off permanently."""
+        """Return the next message, or None after `timeout` seconds; raises `Unavailable` after a fatal error."""
         message = _poll(self._consumer, timeout)
         return None if message is None else _read_message(message)
 
     def commit(self, message: ReceivedMessage) -> None:
-        """Do nothing: no position is stored."""
+        """Do nothing: this inbox has no committed offsets."""
 
     def close(self) -> None:
         """Close the consumer."""
@@ -102,7 +105,7 @@ class BroadcastInbox:
 
 
 def _poll(consumer: Consumer, timeout: float) -> Message | None:
-    """Return a message; transient errors are logged, and the client recovers from them."""
+    """Return the next message, if any; transient errors are logged, because the client recovers from them."""
     try:
         message = consumer.poll(timeout)
     except KafkaException as error:

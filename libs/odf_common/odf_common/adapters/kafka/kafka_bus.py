@@ -47,7 +47,7 @@ class _UnflushedMessages(threading.local):
 
 
 class _Delivery:
-    """One message in flight; a dead letter can be sent again, truncated."""
+    """The delivery state of one message; a dead letter is kept so that it can be truncated and sent again."""
 
     def __init__(self, letter: DeadLetter | None = None) -> None:
         self.letter = letter
@@ -66,7 +66,7 @@ class _Delivery:
 
 
 class KafkaBus:
-    """Port `Bus`. Thread-safe; each thread flushes its own messages."""
+    """The message bus over Kafka (port `Bus`); thread-safe. Each thread flushes its own messages."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class KafkaBus:
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         instance: str | None = None,
     ) -> None:
-        """Connect in the background. `prefix` is that of topics, groups and instances."""
+        """Connect in the background; `prefix` applies to the names of topics and groups."""
         self._cluster = cluster
         self._prefix = prefix
         self._session_timeout_ms = session_timeout_ms
@@ -90,20 +90,20 @@ class KafkaBus:
         self._poller.start()
 
     def send(self, topic: str, envelope: Envelope) -> None:
-        """Queue a message under its dataset's key; `message_id` and `sent_at` are filled in when empty."""
+        """Queue a message with the dataset's id as key; an empty `message_id` or `sent_at` is filled in."""
         key, value = encode(stamp(envelope, message_id=uuid.uuid4().hex, sent_at=time.time_ns()))
         self._produce(self._prefix + topic, key, value, [])
 
     def send_dead_letter(self, letter: DeadLetter) -> None:
         """Queue a dead letter: the original message, with the reason in headers.
 
-        If the topic refuses it as too large, `flush` sends its beginning.
+        If the topic refuses it as too large, `flush` truncates the value and sends it again.
         """
         value, headers = message_of(letter)
         self._produce(self._prefix + DEAD_LETTERS, letter.key, value, headers, letter)
 
     def flush(self, timeout: float = 10.0) -> None:
-        """Return when all messages of this thread are durable; raises `Unavailable` if one is not."""
+        """Wait until all messages that this thread has sent are durable; raises `Unavailable` if one is not."""
         deadline = time.monotonic() + timeout
         pending, self._unflushed.pending = self._unflushed.pending, []
         for delivery in pending:
@@ -117,7 +117,7 @@ class KafkaBus:
                 raise unavailable(delivery.error)
 
     def subscribe(self, topic: str, *, group: str | None, on_assigned: OnAssigned | None = None) -> Inbox:
-        """Open an inbox. Members of a group share the partitions; without a group, it gets all messages from now on."""
+        """Open an inbox: as a member of a group that shares the partitions, or for all messages from now on."""
         topic = self._prefix + topic
         if group is None:
             return BroadcastInbox(
@@ -134,14 +134,14 @@ class KafkaBus:
         return GroupInbox(config, topic, on_assigned)
 
     def close(self) -> None:
-        """Send queued messages for at most 5 s, then close."""
+        """Send queued messages for up to 5 s, then close."""
         self._producer.flush(5)
         self._closing.set()
         self._produced.set()
         self._poller.join()
 
     def _send_shorter(self, letter: DeadLetter) -> None:
-        """Send as much of a letter as the topic accepts; it is durable on return. Raises `Unavailable`."""
+        """Send as much of a dead letter as the topic accepts, and wait until it is durable; raises `Unavailable`."""
         for most in smaller_cuts(letter):
             value, headers = message_of(letter, most)
             self._produce(self._prefix + DEAD_LETTERS, letter.key, value, headers)
@@ -187,7 +187,7 @@ class KafkaBus:
             self._is_useless = True
 
     def _replace_producer(self) -> None:
-        """Replace the producer, now or at a later poll: else messages would never be delivered again."""
+        """Replace a producer that has failed permanently; if no new one can be created, a later poll retries."""
         try:
             self._producer = self._new_producer()
         except (KafkaException, Unavailable) as error:

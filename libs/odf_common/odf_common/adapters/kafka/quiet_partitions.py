@@ -1,7 +1,7 @@
-"""Quiet partitions: watched by a separate client, which fetches rarely and whose messages are discarded.
+"""Quiet partitions are watched by a separate client, which fetches rarely and whose messages are discarded.
 
-A fetch names every partition of its client, even those without messages: among thousands of partitions, one busy
-topic would cost as much as all of them together on every fetch.
+A fetch request lists every partition of its client, even those without new messages. With thousands of partitions, each
+fetch for one busy topic would therefore be as expensive as a fetch of all of them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,30 +19,36 @@ _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - public despite its nam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuietLimits:
-    """When partitions are watched instead of fetched, and by how many clients."""
+    """Limits that decide when partitions are watched instead of fetched, and by how many clients."""
 
     max_unwatched: int = 32
-    """Partitions that one client fetches without noticeable cost."""
+    """Number of partitions that one client fetches without noticeable cost."""
     quiet_seconds: float = 10.0
-    """Time without a message at a partition's end, until it counts as quiet."""
+    """Time without a new message after which a partition counts as quiet."""
     search_seconds: float = 1.0
-    """Between two searches for quiet partitions."""
+    """Time between two searches for quiet partitions."""
     max_former: int = 1000
-    """Partitions that a client no longer fetches, until it is replaced.
+    """Number of partitions that a client has stopped fetching, after which the client is replaced.
 
-    Every second librdkafka goes through all topics that a client has ever fetched, and keeps their memory.
+    Every second librdkafka iterates over all topics that a client has ever fetched, and it never frees their memory.
     """
     max_per_client: int = 1000
-    """Partitions of a client that watches: librdkafka looks up each topic of an answer in a list of all of them."""
+    """Maximum partitions per watching client.
+
+    For each topic in a response, librdkafka searches the list of all partitions of the client.
+    """
     fetch_wait_ms: int = 4000
-    """A message is answered at once. With `ANSWER_MS`, the time in which a broker may be gone unnoticed."""
+    """Time for which a broker holds a fetch without messages; new messages are still returned at once.
+
+    A broker that has gone is noticed after this time plus `ANSWER_MS`.
+    """
 
 
 DEFAULT_LIMITS: Final = QuietLimits()
 
 
 class QuietPartitions:
-    """Reports which of its partitions have messages or errors; used by one thread."""
+    """Watches partitions and reports which of them have messages or errors; used by one thread."""
 
     def __init__(self, config: Config, limits: QuietLimits = DEFAULT_LIMITS) -> None:
         self._config: Config = {
@@ -55,7 +61,7 @@ class QuietPartitions:
         self._clients: list[_Client] = []
 
     def watch(self, positions: Mapping[Partition, int]) -> None:
-        """Also watch these partitions, for messages at these offsets or later."""
+        """Start watching more partitions, for messages at these offsets or later."""
         # Those that are watched already were added by a call that failed half-way; librdkafka refuses them again.
         watched = {partition for client in self._clients for partition in client.watched}
         left = {partition: offset for partition, offset in positions.items() if partition not in watched}
@@ -83,7 +89,7 @@ class QuietPartitions:
                 client.watched.difference_update(gone)
 
     def news(self) -> tuple[Mapping[Partition, int], set[Partition]]:
-        """Return, without waiting, the ends that were reached, and the partitions with messages or errors."""
+        """Return the end offsets that were reached, and the partitions with messages or errors; does not block."""
         ends: dict[Partition, int] = {}
         changed: set[Partition] = set()
         for client in self._clients:

@@ -1,7 +1,8 @@
-"""Reads records: batches of messages from assigned partitions, at positions that the caller keeps.
+"""Reads records in batches from assigned partitions; the caller keeps the positions.
 
-The group's own offsets are never read or written. librdkafka's binding costs one Python object per message; nothing
-here adds another one per field. Among many partitions, quiet ones are handed over to a client that only watches them.
+Offsets of the consumer group are neither read nor committed. The Python binding of librdkafka creates one object per
+message; this module creates no further ones per field. If many partitions are assigned, a second client watches the
+quiet ones (see `quiet_partitions`).
 """
 
 import time
@@ -43,11 +44,11 @@ _LOST: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Messages of one partition in order; `timestamps` returns their times in ms since the epoch, `keys` their keys.
+    """Consecutive messages of one partition; times, keys and headers are only read when requested.
 
-    `headers` returns by name the last value of each of these headers, None where a message lacks it.
-
-    It references all message objects of the client: do not keep it.
+    `timestamps` returns ms since the epoch. `headers` returns for each requested name the last value in each
+    message, None where a message has no such header. A chunk keeps all message objects of the client in memory, so
+    do not store it.
     """
 
     partition: Partition
@@ -60,7 +61,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollResult:
-    """The result of a poll: messages, ends that were reached (their offsets), and errors by partition."""
+    """The result of a poll: messages, offsets of the ends that were reached, and errors, by partition."""
 
     chunks: tuple[Chunk, ...] = ()
     ends: Mapping[Partition, int]
@@ -68,12 +69,12 @@ class PollResult:
 
 
 class KafkaRecords:
-    """A reader of records; used by one thread."""
+    """A reader of records from assigned partitions; used by one thread."""
 
     def __init__(
         self, cluster: KafkaCluster, *, prefix: str = "", limits: QuietLimits = DEFAULT_LIMITS
     ) -> None:
-        """Nothing is read before partitions are assigned."""
+        """Create a reader without partitions; `assign` adds them."""
         self._limits = limits
         self._settings = _settings(cluster, prefix)
         self._consumer = new_consumer(self._settings)
@@ -88,7 +89,7 @@ class KafkaRecords:
         self._search_at = 0.0
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Also read these partitions, starting at these offsets."""
+        """Start reading more partitions, at these offsets; partitions that are already assigned continue from there."""
         self.unassign(self._next.keys() & positions.keys())
         if positions:
             log.debug("partitions assigned", partitions=len(positions), all=len(self._next) + len(positions))
@@ -97,7 +98,7 @@ class KafkaRecords:
             self._request_leaders(positions)
 
     def unassign(self, partitions: Iterable[Partition]) -> None:
-        """Stop reading these partitions; none of their messages is returned after this."""
+        """Stop reading these partitions; `take` returns none of their messages afterwards."""
         gone = self._next.keys() & set(partitions)
         if gone:
             log.debug("partitions unassigned", partitions=len(gone), all=len(self._next) - len(gone))
@@ -109,7 +110,7 @@ class KafkaRecords:
                 del self._next[partition]
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Return no more messages of these partitions; fetched ones are dropped."""
+        """Pause these partitions: `take` returns none of their messages, and messages fetched ahead are dropped."""
         fetched = (self._next.keys() & set(partitions)) - self._paused
         if fetched:
             self._wake(fetched)
@@ -118,14 +119,14 @@ class KafkaRecords:
             _check(lambda: self._consumer.pause(_places(fetched)))
 
     def resume(self, partitions: Iterable[Partition]) -> None:
-        """Continue paused partitions where they were paused."""
+        """Resume paused partitions at the positions at which they were paused."""
         resumed = self._paused & set(partitions)
         if resumed:
             _check(lambda: self._consumer.resume(_places(resumed)))
             self._paused -= resumed
 
     def take(self, count: int, timeout: float) -> PollResult:
-        """Return up to `count` messages, waiting at most `timeout` seconds for that many."""
+        """Return up to `count` messages, after waiting up to `timeout` seconds until there are that many."""
         self._look_after_quiet()
         try:
             messages = self._consumer.consume(count, timeout)
@@ -140,9 +141,9 @@ class KafkaRecords:
         return PollResult(chunks=chunks, ends=ends, faults=faults)
 
     def high(self, partition: Partition) -> int | None:
-        """Return the partition's end as of the last fetch; None before the first.
+        """Return the end offset of a partition as of the last fetch; None before the first fetch.
 
-        The binding blocks other threads while `take` waits.
+        Call it from the thread that calls `take`: the binding blocks other threads while `take` waits.
         """
         try:
             _, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
@@ -161,9 +162,9 @@ class KafkaRecords:
         _check(lambda: self._consumer.incremental_assign(assignment))
 
     def _request_leaders(self, partitions: Iterable[Partition]) -> None:
-        """Request the leaders of all these partitions with one message to the broker; does not wait for the answer.
+        """Request the leaders of all these partitions in one request, without waiting for the response.
 
-        By itself librdkafka requests those of topics that are new to its client up to a second later.
+        By itself librdkafka requests the leaders of topics that are new to the client up to a second later.
         """
         # The only call that requests them for a list of topics. It also looks up offsets, which are not needed.
         with suppress(KafkaException):  # always: it times out before an answer can arrive
@@ -177,7 +178,7 @@ class KafkaRecords:
             self._former += len(partitions)
 
     def _note(self, chunks: Iterable[Chunk], ends: Mapping[Partition, int]) -> None:
-        """Record the new positions of partitions."""
+        """Record the new positions after a poll."""
         for chunk in chunks:
             self._next[chunk.partition] = chunk.offsets[-1] + 1
         self._watch_no_more({chunk.partition for chunk in chunks})
@@ -191,7 +192,7 @@ class KafkaRecords:
                     self._ended[partition] = now
 
     def _look_after_quiet(self) -> None:
-        """Hand quiet partitions over to the watch, and fetch again those with news."""
+        """Leave quiet partitions to the watching client, and fetch those again that have messages or errors."""
         if self._watch is not None:
             ends, changed = self._watch.news()
             self._wake(changed)
@@ -213,7 +214,7 @@ class KafkaRecords:
             self._start_watching(now - self._limits.quiet_seconds)
 
     def renew(self) -> None:
-        """Continue with a new client at the same positions; what the old one has fetched ahead is fetched again."""
+        """Replace the client by a new one at the same positions; messages that were fetched ahead are fetched again."""
         log.debug("consumer replaced", partitions=len(self._next), former=self._former)
         fetched = {
             partition: offset for partition, offset in self._next.items() if partition not in self._quiet
@@ -230,7 +231,10 @@ class KafkaRecords:
         old.close()
 
     def _start_watching(self, before: float) -> None:
-        """Also watch the partitions whose end was reached before `before`; both clients fetch them for now."""
+        """Start watching the partitions whose end was reached before time `before`.
+
+        Until the watching client has seen the same end, both clients fetch them.
+        """
         offsets: dict[Partition, int] = {}
         for partition, ended in self._ended.items():
             if ended > before:
@@ -245,7 +249,7 @@ class KafkaRecords:
                 del self._ended[partition]
 
     def _hand_over(self, partitions: set[Partition]) -> None:
-        """Stop fetching watched partitions: new messages are after the watched position."""
+        """Stop fetching partitions that are watched from the same position, so that no message is missed."""
         if partitions:
             log.debug("partitions are quiet", partitions=len(partitions))
         self._fetch_no_more(partitions)
@@ -253,7 +257,7 @@ class KafkaRecords:
         self._quiet |= partitions
 
     def _wake(self, partitions: AbstractSet[Partition]) -> None:
-        """Fetch partitions again from their current position."""
+        """Fetch partitions again from their current positions, and stop watching them."""
         quiet = self._quiet & partitions
         if quiet:
             self._fetch({partition: self._next[partition] for partition in quiet})
@@ -321,7 +325,7 @@ def _headers(messages: Sequence[Message], names: Sequence[str]) -> Mapping[str, 
 
 
 def _headers_of(message: Message) -> Mapping[str, bytes | None] | None:
-    """Return the headers, the last of each name; None if a name is not UTF-8, which the binding refuses to return."""
+    """Return the last value of each header; None if a header name is not UTF-8, which makes the binding fail."""
     try:
         headers = Message.headers(message) or ()
     except UnicodeDecodeError:
@@ -331,7 +335,10 @@ def _headers_of(message: Message) -> Mapping[str, bytes | None] | None:
 
 
 def _record_event(message: Message, ends: dict[Partition, int], faults: dict[Partition, str]) -> bool:
-    """Return whether the message is an event of its partition, which is recorded, and not a record."""
+    """Return whether the message is an end-of-partition or error event; if so, record the event.
+
+    Raises `Unavailable` for a fatal error.
+    """
     error = message.error()
     if error is None:
         return False

@@ -1,7 +1,7 @@
-"""Ownership of the topics of a prefix on a cluster: the node is one with the first record in a dedicated topic.
+"""Ownership of all topics with a prefix on a cluster: the owner is the node with the first claim in a dedicated topic.
 
-Two nodes with the same topics would fence each other's consumers and ingest each other's messages. Each node reads
-the topic after writing, so there is no race: in whatever order two nodes write, both see the same first record.
+Two nodes with the same topics would fence each other's consumers and ingest each other's messages. Each node writes its
+claim and then reads the topic. So there is no race: all nodes see the same first claim, whatever the order of writes.
 """
 
 import json
@@ -18,25 +18,25 @@ from odf_common.ports.bus import NODE_CLAIMS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicClaim:
-    """A node's claim to own the topics."""
+    """A claim of a node to own the topics."""
 
     node_id: str
     home: str
     host: str
     at: str
-    """When it was made, RFC 3339."""
+    """Time of the claim, RFC 3339."""
     replaces: str | None = None
-    """The id of a former owner that no longer exists."""
+    """Id of the former owner that this node takes over from; None if the claim is not a takeover."""
 
     def encode(self) -> bytes:
-        """Return the record: JSON."""
+        """Return the claim as JSON."""
         fields = {**asdict(self), "nodeId": self.node_id}
         del fields["node_id"]
         return json.dumps(fields).encode()
 
     @classmethod
     def decode(cls, value: bytes) -> Self | None:
-        """Return the claim in a record; None if the record is not a claim."""
+        """Parse a claim; None if the bytes are not a claim."""
         try:
             fields = json.loads(value)
             return cls(
@@ -51,7 +51,7 @@ class TopicClaim:
 
 
 class TopicsTaken(Conflict):
-    """Another node owns the topics of this prefix on this cluster."""
+    """Another node owns the topics with this prefix on this cluster."""
 
     ADVICE = (
         "set ODF_KAFKA_PREFIX to a prefix of this node's own; or, if that node is gone for good, take "
@@ -63,7 +63,7 @@ class TopicsTaken(Conflict):
     owner: TopicClaim
 
     def __str__(self) -> str:
-        """Return the owner, and since when."""
+        """Return a message with the owner, and since when it has owned the topics."""
         which = f"with prefix {self.prefix!r}" if self.prefix else "without a prefix"
         return (
             f"the topics {which} at Kafka {self.kafka} belong to the node with home {self.owner.home} on host "
@@ -72,7 +72,7 @@ class TopicsTaken(Conflict):
 
 
 def owner_of(claims: Iterable[TopicClaim]) -> TopicClaim | None:
-    """Return the owner: the first node, or the one that replaced it, and so on; None without claims."""
+    """Return the claim of the owner, taking takeovers into account; None if there are no claims."""
     owner: TopicClaim | None = None
     for claim in claims:
         if owner is None or claim.replaces == owner.node_id:
@@ -83,9 +83,9 @@ def owner_of(claims: Iterable[TopicClaim]) -> TopicClaim | None:
 def claim_prefix(
     cluster: KafkaCluster, prefix: str, mine: TopicClaim, *, is_taking_over: bool = False
 ) -> TopicClaim:
-    """Claim the topics of the prefix for this node, if it does not own them yet, and return its claim.
+    """Claim the topics with this prefix unless the node already owns them; return the node's claim.
 
-    Raises `TopicsTaken` if they belong to another node and are not taken over, `Unavailable` without Kafka.
+    Raises `TopicsTaken` if another node owns them and `is_taking_over` is not set, `Unavailable` without Kafka.
     """
     topic = prefix + NODE_CLAIMS
     KafkaTopics(cluster).create_push_topic(topic)  # a claim has to be kept as long as records
@@ -102,7 +102,7 @@ def claim_prefix(
 
 
 def _claims(cluster: KafkaCluster, topic: str) -> list[TopicClaim]:
-    """Return all claims, in order."""
+    """Return all claims in the topic, oldest first."""
     claims = (
         TopicClaim.decode(message.value() or b"") for message in messages_until_end(cluster, topic, {0: 0})
     )

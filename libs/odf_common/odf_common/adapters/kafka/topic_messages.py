@@ -1,6 +1,6 @@
-"""Publishes messages durably, and reads those that a topic has now, without a Kafka client of one's own.
+"""Functions that publish messages durably, or read the current messages of a topic, with a client of their own.
 
-Messages are read without a consumer group to the end of their partitions; the first ones are a sample.
+Reading uses no consumer group and stops at the current end of the partitions.
 """
 
 import time
@@ -39,12 +39,12 @@ class NewMessage:
 
 
 def publish(cluster: KafkaCluster, topic: str, records: Iterable[bytes], *, key: bytes | None = None) -> int:
-    """Publish records, in order within a partition; return how many once all are durable. Raises `Unavailable`."""
+    """Publish records durably, in order within each partition; return their number. Raises `Unavailable`."""
     return publish_all(cluster, (NewMessage(topic=topic, value=record, key=key) for record in records))
 
 
 def publish_all(cluster: KafkaCluster, messages: Iterable[NewMessage]) -> int:
-    """Publish messages, in order within a partition; return how many once all are durable. Raises `Unavailable`."""
+    """Publish messages durably, in order within each partition; return their number. Raises `Unavailable`."""
     producer = new_producer({**producer_config(cluster), "linger.ms": 5})
     failed: list[KafkaError] = []
     count = 0
@@ -77,14 +77,14 @@ END_WAIT_MS: Final = 10  # until a broker without messages reports the end of a 
 
 
 class SampledMessage(NamedTuple):
-    """A message that is not empty."""
+    """A message of a sample; its value is not empty."""
 
     key: bytes | None
     value: bytes
 
 
 def messages_until_end(cluster: KafkaCluster, topic: str, starts: Mapping[int, int]) -> Generator[Message]:
-    """Yield the messages of partitions from their start offsets to their current ends; raises `Unavailable`."""
+    """Yield the messages from these start offsets to the current ends of the partitions; raises `Unavailable`."""
     config = consumer_config(cluster, group=f"{topic}.{uuid.uuid4().hex}")  # nothing is committed to it
     consumer = new_consumer({**config, "enable.partition.eof": True, "fetch.wait.max.ms": END_WAIT_MS})
     unread = set(starts)
@@ -112,7 +112,7 @@ def messages_until_end(cluster: KafkaCluster, topic: str, starts: Mapping[int, i
 
 
 def first_messages(cluster: KafkaCluster, topic: str, most: int) -> list[list[SampledMessage]]:
-    """Return by partition the oldest messages in their order, without those of empty values; up to `most` in total.
+    """Return up to `most` messages from the start of a topic, grouped by partition; empty values are skipped.
 
     Nothing is committed. Raises `NotFound`, `Unavailable`.
     """

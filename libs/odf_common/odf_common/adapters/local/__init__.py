@@ -1,5 +1,5 @@
-"""Datasets in a local folder: `$ODF_HOME/datasets` and `$ODF_HOME/names` (wire-facts §6.1).
+"""Datasets in local folders: `$ODF_HOME/datasets` and `$ODF_HOME/names` (wire-facts §6.1).
 
-Every write is durable when its call returns: the file is fsynced, renamed into place, and its folder fsynced.
-This package imports none of its modules: commands need few of them.
+Every write is durable when the call returns: the file is fsynced and renamed into place, then its folder is fsynced.
+This package does not import its modules, because commands need only a few of them.
 """

@@ -1,9 +1,9 @@
-"""Names as files: one JSON object each, created by put-if-absent, read again only when they change.
+"""The catalog of dataset names as files, with one JSON object per name; a file is read again only when it has changed.
 
-The file's name is the dataset's name, so a rename(2) of the file renames the dataset. The new spelling is written into
-the file before that, next to the old one; the file's name decides which of the two is valid.
+The file's name is the dataset's name, so rename(2) on the file renames the dataset atomically. Before the rename, the
+new spelling is written into the file next to the old one; the file's name decides which of the two is valid.
 
-Each dataset's folder has a copy of its file, `notes/name`, from which a damaged file is restored.
+The folder of each dataset contains a copy of the file, `notes/name`, from which a damaged file is restored.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ _RETRY_SECONDS: Final = 5.0  # a repaired file need not change its folder's mtim
 
 
 class CorruptName(Damaged):
-    """A catalog entry cannot be read."""
+    """The catalog entry of a dataset cannot be read."""
 
     ADVICE = (
         "restore the file from a backup, or free the name with `odf delete NAME`; the dataset's own "
@@ -53,7 +53,7 @@ class CorruptName(Damaged):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FolderSnapshot:
-    """The folder's content at mtime `stamp`; not reused if that is None."""
+    """The content of the folder when its mtime was `stamp`; if `stamp` is None, it must be read again."""
 
     stamp: int | None
     entries: Mapping[str, CatalogEntry]
@@ -63,7 +63,7 @@ class _FolderSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """One name's file: its identity and its content."""
+    """The content of one name's file, and `mark`, by which a change of the file is detected."""
 
     mark: tuple[int, int, int]
     entry: CatalogEntry
@@ -71,7 +71,7 @@ class _File:
 
 @guarded_methods
 class LocalCatalog(Catalog):
-    """Names under `home`; several processes may use it at once."""
+    """The names of datasets under `home`; several processes may use it at the same time."""
 
     def __init__(self, home: Path) -> None:
         """Use `home`, which need not exist yet."""
@@ -84,12 +84,15 @@ class LocalCatalog(Catalog):
         self._guard = threading.Lock()
 
     def entries(self) -> Iterator[CatalogEntry]:
-        """Iterate over all, by lower-case alias."""
+        """Iterate over all entries, sorted by lower-case alias."""
         entries = self._read().entries
         yield from (entries[name] for name in sorted(entries))
 
     def by_alias(self, alias: str) -> CatalogEntry | None:
-        """Look a name up; no dataset has a name that is too long for a file."""
+        """Return the entry of a name, without regard to case; None if no dataset has the name.
+
+        Raises `CorruptName` if its file is damaged and cannot be restored.
+        """
         if len(_file_name(alias)) > MAX_FILE_NAME:
             return None
         file = self._file(alias)
@@ -104,11 +107,11 @@ class LocalCatalog(Catalog):
             return restored
 
     def by_id(self, dataset: DatasetId) -> CatalogEntry | None:
-        """Look an id up."""
+        """Return the entry of a dataset; None if the dataset has no name."""
         return self._read().by_id.get(dataset)
 
     def add(self, entry: CatalogEntry) -> None:
-        """Take the name durably, after recording it in the dataset's folder; raises `AlreadyExists` if it is taken."""
+        """Add a name durably, after recording it in the dataset's folder; raises `AlreadyExists` if it is taken."""
         file = self._file(entry.alias)
         if durable.exists(file):
             raise AlreadyExists(what=f"dataset {entry.alias}")
@@ -123,7 +126,7 @@ class LocalCatalog(Catalog):
         durable.sync_folder(file.parent)
 
     def replace(self, entry: CatalogEntry) -> None:
-        """Rewrite the entry of an existing alias durably; raises `NotFound`."""
+        """Replace the entry of an existing name durably; raises `NotFound` if the name does not exist."""
         file = self._file(entry.alias)
         if not durable.exists(file):
             raise NotFound(what=f"dataset {entry.alias}")
@@ -131,9 +134,9 @@ class LocalCatalog(Catalog):
         durable.write(file, _text(entry))
 
     def rename(self, alias: str, entry: CatalogEntry) -> None:
-        """Move the entry of `alias` to another name, atomically and durably.
+        """Rename the dataset `alias` to the name in `entry`, atomically and durably.
 
-        Raises `NotFound`, and `AlreadyExists` if the new name is taken.
+        Raises `NotFound` if `alias` does not exist, `AlreadyExists` if the new name is taken.
         """
         old, new = self._file(alias), self._file(entry.alias)
         if not durable.exists(old):
@@ -146,29 +149,35 @@ class LocalCatalog(Catalog):
         durable.sync_folder(new.parent)
 
     def remove(self, alias: str) -> None:
-        """Free the name durably, if it is taken."""
+        """Remove a name durably, if it exists."""
         file = self._file(alias)
         if durable.exists(file):
             durable.remove(file)
 
     def lock(self) -> AbstractContextManager[None]:
-        """Hold the catalog's lock, exclusive among threads and processes; it never expires."""
+        """Hold the catalog's lock in a `with` block; it excludes other threads and processes, and never expires."""
         return durable.lock_file(self._home / "locks" / "names")
 
     def claim(self, dataset: DatasetId) -> Claim | None:
-        """Claim a dataset, with the record that a killed process may have left; None while another claim is held."""
+        """Claim a dataset; return None while another thread or process holds the claim.
+
+        A claim contains what an earlier holder has recorded, if that holder was killed.
+        """
         return claims.try_claim(self._home / "claims", dataset)
 
     def claims(self) -> tuple[CatalogEntry, ...]:
-        """Return the records of all claims, held or abandoned."""
+        """Return the records of all claims, both held and abandoned ones."""
         return tuple(claims.read_claims(self._home / "claims"))
 
     def unreadable(self) -> tuple[str, ...]:
-        """Return the names whose files cannot be read, so that their datasets are unknown."""
+        """Return the names whose files cannot be read, so that it is unknown which datasets have these names."""
         return tuple(sorted(self._read().unreadable))
 
     def strays(self, untouched_since: float, among: Iterable[DatasetId] | None = None) -> Iterator[DatasetId]:
-        """Yield datasets that have objects, never had a name, and were last written before a time (epoch seconds)."""
+        """Yield datasets with objects that never had a name and were last written before `untouched_since`.
+
+        The time is in epoch seconds. Only datasets in `among` are examined, if it is given.
+        """
         by_id = self._read().by_id
         for dataset in self._folders() if among is None else among:
             folder = stores.dataset_folder(self._home, dataset)
@@ -181,9 +190,9 @@ class LocalCatalog(Catalog):
                 yield dataset
 
     def repair_names(self) -> None:
-        """Restore damaged and missing records, and reduce each dataset to one name: the one recorded in its folder.
+        """Restore damaged names and missing copies; keep one name per dataset, the one that its folder records.
 
-        A dataset whose files cannot be read or written is logged and left unchanged.
+        If the files of a dataset cannot be read or written, this is logged and the dataset stays unchanged.
         """
         names: dict[DatasetId, list[str]] = defaultdict(list)
         for name, entry in self._read().entries.items():
@@ -200,7 +209,7 @@ class LocalCatalog(Catalog):
                 )
 
     def _repair_names_of(self, dataset: DatasetId) -> None:
-        """Repair one dataset's names; the caller holds the lock."""
+        """Repair the names of one dataset; the caller holds the catalog's lock."""
         recorded = _file_name(self._recorded_alias(dataset))
         entries = self._read().entries
         names = [name for name, entry in entries.items() if entry.dataset_id == dataset]
@@ -216,7 +225,7 @@ class LocalCatalog(Catalog):
                 self._record(entries[name])
 
     def _is_sound(self, name: str) -> bool:
-        """Return whether a name is readable, and equal to its copy in the dataset's folder."""
+        """Return whether the file of a name can be read and equals its copy in the dataset's folder."""
         try:
             entry = _parse(self._names / name)
             record = _parse(stores.note_file(self._home, entry.dataset_id, NAME_RECORD), name)
@@ -225,7 +234,10 @@ class LocalCatalog(Catalog):
         return record == entry and self._recorded_alias(entry.dataset_id) == entry.alias
 
     def _restore_entry(self, name: str, named: Collection[DatasetId]) -> CatalogEntry | None:
-        """Return a damaged name's entry: of the only dataset whose folder records it and that has no other name."""
+        """Return the entry of a damaged name from the copy in the dataset's folder; None if it is not certain.
+
+        It is certain if exactly one dataset without another name has a copy for this name.
+        """
         datasets = [
             dataset
             for dataset in self._folders()
@@ -239,7 +251,7 @@ class LocalCatalog(Catalog):
             return CatalogEntry(alias=self._recorded_alias(datasets[0]), dataset_id=datasets[0])
 
     def _recorded_alias(self, dataset: DatasetId) -> str:
-        """Return the name that a dataset's folder publishes to other nodes; empty if there is none."""
+        """Return the name in the dataset's folder that other nodes read; empty if there is none."""
         try:
             file = stores.dataset_folder(self._home, dataset) / "info" / "alias"
             return read_file(file).decode(errors="replace")
@@ -247,7 +259,7 @@ class LocalCatalog(Catalog):
             return ""
 
     def _record(self, entry: CatalogEntry) -> None:
-        """Record the name in the dataset's folder: for this node, and for nodes that pull from it."""
+        """Record the name in the dataset's folder, for this node and for nodes that pull the dataset."""
         durable.write(stores.note_file(self._home, entry.dataset_id, NAME_RECORD), _text(entry))
         info = stores.dataset_folder(self._home, entry.dataset_id) / "info" / "alias"
         durable.write(info, entry.alias.encode())
@@ -285,7 +297,7 @@ class LocalCatalog(Catalog):
             return self._snapshot
 
     def _stamp(self) -> int | None:
-        """Return the folder's mtime; None if it is so recent that another change might not be visible."""
+        """Return the mtime of the folder; None if it is too recent to reveal a further change."""
         try:
             changed = self._names.stat().st_mtime_ns
         except FileNotFoundError:
@@ -293,7 +305,7 @@ class LocalCatalog(Catalog):
         return changed if time.time_ns() - changed > _MTIME_SETTLED_NS else None
 
     def _scan(self) -> tuple[dict[str, CatalogEntry], list[str]]:
-        """Read the files changed since the last scan; return all entries and the unreadable names."""
+        """Read the files that have changed since the last scan; return all entries and the unreadable names."""
         files: dict[str, _File] = {}
         faults: dict[str, str] = {}
         damaged: list[str] = []
@@ -333,7 +345,7 @@ def _file_name(alias: str) -> str:
 
 
 def _last_written(folder: Path) -> float:
-    """Return the time of the last write to a dataset's folder, in epoch seconds."""
+    """Return the time of the last write to a dataset's folder, in epoch seconds; infinity if the folder is gone."""
     try:
         inside = [Path(item.path) for item in os.scandir(folder) if item.is_dir()]
         return max(entry.stat().st_mtime for entry in (folder, *inside))
@@ -361,7 +373,7 @@ def _text(entry: CatalogEntry) -> bytes:
 
 
 def _parse(file: Path, name: str | None = None) -> CatalogEntry:
-    """Read the entry of a name's file, or of its copy; raises `CorruptName`, `FileNotFoundError`."""
+    """Parse the file of a name, or a copy of the file; raises `CorruptName`, `FileNotFoundError`."""
     name = name or file.name
     try:
         plain = json.loads(read_file(file))

@@ -1,7 +1,7 @@
-"""Claims as locked files: `$ODF_HOME/claims/<fed01…>`, one JSON object per line, removed when the claim is settled.
+"""Claims on datasets as locked files: `$ODF_HOME/claims/<fed01…>`, with one JSON object per line.
 
-The lock on the file is the claim, so it ends exactly when its process ends: a process that is merely stopped keeps
-its claim. The file's content records what that process may leave behind.
+The lock on the file is the claim, so it ends exactly when its process ends; a process that is merely stopped keeps it.
+The file records what an interrupted operation may leave behind. It is removed when the claim is settled.
 """
 
 import json
@@ -22,21 +22,21 @@ log = structlog.stdlib.get_logger(__name__)
 
 @guarded_methods
 class LocalClaim(Claim):
-    """A claimed dataset; used by one thread."""
+    """A claim on a dataset that this process holds; used by one thread."""
 
     def __init__(self, file: Path, handle: int, dataset: DatasetId) -> None:
-        """Hold `file`, which is open and locked."""
+        """Hold the claim by `handle`, the open and locked `file`."""
         self._file = file
         self._handle: int | None = handle
         self._entry = _parse(os.pread(handle, os.fstat(handle).st_size, 0), dataset)
 
     @property
     def entry(self) -> CatalogEntry:
-        """Return the record; empty before the first write."""
+        """Return the recorded entry; its alias is empty before the first write."""
         return self._entry or CatalogEntry(alias="", dataset_id=_dataset(self._file.name))
 
     def write(self, entry: CatalogEntry) -> None:
-        """Append a line durably: a line truncated by a power failure does not damage earlier ones."""
+        """Append a record durably; a line that a power failure truncates does not damage earlier lines."""
         assert self._handle is not None, "the claim is held"
         topics = sorted({*self.entry.push_topics.values(), *entry.push_topics.values()})
         line = json.dumps({"alias": entry.alias, "topics": topics}).encode()
@@ -47,12 +47,15 @@ class LocalClaim(Claim):
         )
 
     def settle(self) -> None:
-        """Remove the file durably while it is still locked, so that waiting processes see that it is gone."""
+        """End the claim and its records: remove the file durably before unlocking it.
+
+        A process that waits for the lock then sees that the file is gone.
+        """
         durable.remove(self._file)
         self._close()
 
     def release(self) -> None:
-        """Unlock the file, and remove it if it is empty."""
+        """Unlock the file; remove it only if nothing was recorded."""
         try:
             if self._handle is not None and self._entry is None:
                 durable.remove(self._file)
@@ -66,7 +69,7 @@ class LocalClaim(Claim):
 
 
 def try_claim(folder: Path, dataset: DatasetId) -> LocalClaim | None:
-    """Return the claim on a dataset; None while another thread or process holds it, or removes its file."""
+    """Claim a dataset; return None while another thread or process holds the claim or is removing its file."""
     durable.make_folder(folder)
     file = folder / dataset.folder
     handle = durable.try_lock(file, os.O_CREAT)
@@ -80,7 +83,7 @@ def try_claim(folder: Path, dataset: DatasetId) -> LocalClaim | None:
 
 
 def read_claims(folder: Path) -> Iterator[CatalogEntry]:
-    """Iterate over the records of all claims, held or abandoned."""
+    """Iterate over the records of all claims, both held and abandoned ones."""
     try:
         files = sorted(folder.iterdir())
     except FileNotFoundError:
@@ -113,7 +116,7 @@ def _append(handle: int, line: bytes) -> None:
 
 
 def _parse(raw: bytes, dataset: DatasetId) -> CatalogEntry | None:
-    """Return the union of all complete lines."""
+    """Return one entry that combines all complete lines; None if there are none."""
     entry: CatalogEntry | None = None
     topics: dict[str, str] = {}
     for line in raw.split(b"\n"):

@@ -1,4 +1,4 @@
-"""Writes that survive a power failure, and a lock between processes."""
+"""File writes that survive a power failure, and locks between processes."""
 
 import contextlib
 import errno
@@ -31,9 +31,9 @@ FILES_PER_SYNC: Final = 16  # of them, so that the disk confirms them together
 
 
 def keep_files_private() -> int:
-    """Make this process and its children create private files; return the umask that it was started with.
+    """Set the umask so that new files of this process and its children are private; return the original umask.
 
-    What is for others, `share` opens to them.
+    `share` opens those files that other users may read.
     """
     if not _STARTED_WITH:
         _STARTED_WITH.append(os.umask(PRIVATE_UMASK))
@@ -41,19 +41,19 @@ def keep_files_private() -> int:
 
 
 def share(path: Path, mode: int) -> None:
-    """Give a new file or folder the mode that it would have without `keep_files_private`."""
+    """Set the mode that a new file or folder would have under the original umask."""
     if _STARTED_WITH:
         path.chmod(mode & ~_STARTED_WITH[0])
 
 
 def write(target: Path, content: bytes, *, mode: int = READABLE) -> None:
-    """Write a file atomically and durably, replacing an existing one."""
+    """Write a file atomically and durably, replacing an existing file."""
     replace(target, content, mode=mode)
     sync_folder(target.parent)
 
 
 def create(target: Path, content: bytes, *, mode: int = READABLE) -> None:
-    """Write a file atomically and durably, unless it exists: of concurrent callers, the first one wins."""
+    """Create a file atomically and durably unless it exists; the first of several concurrent callers wins."""
     pending = write_pending(target, content, mode=mode)
     try:
         with contextlib.suppress(FileExistsError):
@@ -64,16 +64,19 @@ def create(target: Path, content: bytes, *, mode: int = READABLE) -> None:
 
 
 def replace(target: Path, content: bytes, *, mode: int = READABLE) -> None:
-    """Write a file atomically, replacing an existing one; its content is durable, its name is not yet."""
+    """Write a file atomically, replacing an existing file.
+
+    Its content is durable afterwards; its name only after `sync_folder`.
+    """
     pending = write_pending(target, content, mode=mode)
     with _removed_on_failure(pending):
         pending.replace(target)
 
 
 def replace_all(contents: Iterable[tuple[Path, bytes]]) -> None:
-    """Write files as `replace` does, many at a time, into folders that exist.
+    """Write several files as `replace` does; their folders must exist.
 
-    A group of them is written before any is synced: the file system then commits its journal for all of them together.
+    Files are first written and then synced in groups, so that the file system commits its journal once per group.
     """
     waiting = iter(contents)
     with ThreadPoolExecutor(FILES_PER_SYNC, thread_name_prefix="sync") as pool:
@@ -87,7 +90,7 @@ def replace_all(contents: Iterable[tuple[Path, bytes]]) -> None:
 
 
 def write_pending(target: Path, content: bytes, *, mode: int = READABLE) -> Path:
-    """Write a hidden file next to `target` and return it; its content is durable, its name is not."""
+    """Write a hidden file next to `target` and return its path; its content is durable, its name is not."""
     make_folder(target.parent)
     with _write_unsynced(target, content, mode) as file:
         file.sync()
@@ -96,7 +99,10 @@ def write_pending(target: Path, content: bytes, *, mode: int = READABLE) -> Path
 
 @dataclass(frozen=True, slots=True)
 class _Unsynced:
-    """A hidden file next to `target`; it stays open, as only then an error of writing it back is sure to be seen."""
+    """A hidden file next to `target` that is not synced yet.
+
+    It stays open, because only an open file is sure to report errors of writing it back to the disk.
+    """
 
     target: Path
     pending: Path
@@ -109,7 +115,7 @@ class _Unsynced:
 
 @contextlib.contextmanager
 def _write_unsynced(target: Path, content: bytes, mode: int = READABLE) -> Iterator[_Unsynced]:
-    """Yield the open file with its content; it is removed on failure, unless it was renamed."""
+    """Yield an open hidden file with this content; if the block fails, the file is removed unless it was renamed."""
     pending = pending_beside(target)
     with (
         _removed_on_failure(pending),
@@ -123,13 +129,13 @@ def _write_unsynced(target: Path, content: bytes, mode: int = READABLE) -> Itera
 
 
 def pending_beside(target: Path) -> Path:
-    """Return a new hidden name next to `target`."""
+    """Return a new, random hidden path next to `target`."""
     return target.with_name(f"{PENDING}{os.urandom(16).hex()}")
 
 
 @contextlib.contextmanager
 def _removed_on_failure(pending: Path) -> Iterator[None]:
-    """Remove a pending file that cannot be completed or renamed: it may use all the free space."""
+    """Remove a pending file if the block fails, because it could occupy the last free space."""
     try:
         yield
     except BaseException:
@@ -139,9 +145,9 @@ def _removed_on_failure(pending: Path) -> Iterator[None]:
 
 
 def sweep(folder: Path, untouched_since: float) -> None:
-    """Remove pending files older than `untouched_since` (epoch seconds): their writers were killed.
+    """Remove pending files of killed processes: those last written before `untouched_since` (epoch seconds).
 
-    A writer that was merely stopped that long finds its file gone, and fails harmlessly.
+    A process that was only stopped for so long fails harmlessly, because its file is gone.
     """
     try:
         names = os.listdir(folder)  # noqa: PTH208 - of thousands of folders, few have such a file
@@ -163,7 +169,7 @@ def remove(file: Path) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Move a finished file to `target` durably; between file systems it is copied."""
+    """Move a complete file to `target` durably; it is copied if `target` is on another file system."""
     make_folder(target.parent)
     with open_file(source) as file, naming(source):
         os.fsync(file.fileno())
@@ -190,7 +196,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def exists(path: Path) -> bool:
-    """Return whether a path exists, without following links; unlike `Path.exists`, other errors are raised."""
+    """Return whether a path exists, without following links; unlike `Path.exists`, it raises other errors."""
     try:
         path.lstat()
     except FileNotFoundError:
@@ -199,7 +205,10 @@ def exists(path: Path) -> bool:
 
 
 def make_folder(folder: Path, mode: int = FOLDER, *, is_shared: bool = False) -> None:
-    """Create a folder and its parents durably; `mode` is the folder's own. `is_shared`: all of them by `share`."""
+    """Create a folder durably, and its missing parents; `mode` applies to the folder, not to the parents.
+
+    If `is_shared`, all created folders get the mode that they would have under the original umask (see `share`).
+    """
     if folder.is_dir():
         return
     if folder.parent != folder:
@@ -215,7 +224,7 @@ def make_folder(folder: Path, mode: int = FOLDER, *, is_shared: bool = False) ->
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make created, renamed and removed names in a folder durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with naming(folder):
@@ -227,13 +236,13 @@ def sync_folder(folder: Path) -> None:
 class LockHeld(Unavailable):
     """Another process has held a lock for longer than any operation needs.
 
-    The dataset's files are fine: the caller retries later.
+    The files that the lock protects are intact, and the caller can retry later.
     """
 
     holder: int | None = None
 
     def advice(self) -> str:
-        """Return the way to free the lock."""
+        """Return the condition for the lock's release, with the process that holds it, if known."""
         if self.holder is None:
             return "the lock is released once the process that holds it continues or exits"
         return (
@@ -243,9 +252,10 @@ class LockHeld(Unavailable):
 
 @contextlib.contextmanager
 def lock_file(file: Path, wait_seconds: float = LOCK_SECONDS) -> Iterator[None]:
-    """Hold a lock, exclusive among threads and processes; raises `LockHeld` after `wait_seconds`.
+    """Hold a lock during the `with` block; it excludes other threads and processes.
 
-    Only the holder may remove the lock's file: waiting processes then lock the new file of this name instead.
+    Raises `LockHeld` after `wait_seconds`. Only the holder may remove the lock's file; waiting processes then create
+    and lock a new one.
     """
     with translate_os_errors(file):
         handle = _locked_handle(file, wait_seconds)
@@ -271,7 +281,7 @@ def _locked_handle(file: Path, wait_seconds: float) -> int:
 
 
 def try_lock(file: Path, flags: int = 0) -> int | None:
-    """Lock a file and return its handle; None if it is locked, missing, or was removed in the meantime."""
+    """Lock a file without waiting and return its handle; None if it is locked, missing or has just been removed."""
     try:
         handle = os.open(file, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
     except FileNotFoundError:
@@ -289,7 +299,7 @@ def try_lock(file: Path, flags: int = 0) -> int | None:
 
 
 def is_same_file(file: Path, handle: int) -> bool:
-    """Return whether a path still names the open file."""
+    """Return whether the path still refers to the open file."""
     try:
         there = file.stat()
     except FileNotFoundError:
@@ -299,7 +309,7 @@ def is_same_file(file: Path, handle: int) -> bool:
 
 
 def _holder(file: Path) -> int | None:
-    """Return the process that holds a lock on a file, if the system reports it."""
+    """Return the id of the process that holds the lock on a file; None if the system does not report it."""
     with contextlib.suppress(OSError, ValueError):
         inode = str(file.stat().st_ino)
         for line in Path("/proc/locks").read_text().splitlines():

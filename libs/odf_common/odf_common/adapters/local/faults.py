@@ -1,8 +1,8 @@
-"""Maps an `OSError` of the store to an error of this project; no other module does.
+"""Conversion of `OSError`s of the store to errors of this project; no other module does this.
 
-An error that lasts until someone repairs it (`EISDIR`, `ENOTDIR`, `ELOOP`, …) is `Damaged`. So is a missing permission:
-waiting does not restore access rights. All others may be transient (`EIO`, `ENOSPC`, `EMFILE`, `ESTALE`, `EROFS`, …)
-and are `StorageUnavailable`.
+Errors that last until a person repairs the cause (`EISDIR`, `ENOTDIR`, `ELOOP`, …) become `Damaged`. Missing
+permissions do so too, because waiting does not restore them. All others may be transient (`EIO`, `ENOSPC`, `EMFILE`,
+`ESTALE`, `EROFS`, …) and become `StorageUnavailable`.
 """
 
 import contextlib
@@ -68,11 +68,11 @@ P = ParamSpec("P")
 
 
 class _NotRegular(OSError):
-    """A pipe, a device or a socket is in the place of a file."""
+    """A pipe, device or socket exists where a regular file is expected."""
 
 
 def fault(error: OSError, file: str | Path | None = None) -> OdfError:
-    """Return our error for an `OSError`; `file` is used if the error names none."""
+    """Return the error of this project for an `OSError`; `file` is used if the error does not name a file."""
     name = _relative(error.filename if isinstance(error.filename, str | Path) else file)
     why = fault_text(error)
     if error.errno == errno.ENOENT:
@@ -88,7 +88,7 @@ def fault(error: OSError, file: str | Path | None = None) -> OdfError:
 
 
 def fault_text(error: OSError) -> str:
-    """Return the cause, without the file."""
+    """Return the cause of an `OSError`, without the name of the file."""
     if isinstance(error, _NotRegular):
         return NOT_REGULAR
     return os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
@@ -96,9 +96,10 @@ def fault_text(error: OSError) -> str:
 
 @contextlib.contextmanager
 def waiting_helps() -> Iterator[None]:
-    """Raise `StorageUnavailable` or `ThreadRefused` if the disk or the process lacks something now.
+    """Convert transient errors of the operating system to `StorageUnavailable` or `ThreadRefused`.
 
-    For the borders of a service, where all its work ends. Any other error of the system there is a bug.
+    It is for the outermost calls of a service. Other operating system errors that reach them are bugs,
+    and pass unchanged.
     """
     try:
         yield
@@ -110,9 +111,10 @@ def waiting_helps() -> Iterator[None]:
 
 @contextlib.contextmanager
 def translate_os_errors(file: Path | None = None) -> Iterator[None]:
-    """Raise `Damaged`, `StorageUnavailable` or `NotFound` instead of an `OSError`; without threads, `ThreadRefused`.
+    """Convert an `OSError` to `Damaged`, `StorageUnavailable` or `NotFound`, a lack of threads to `ThreadRefused`.
 
-    Also instead of a verification error caused by one: a slice that this user may not open is not corrupt.
+    A verification error that an `OSError` has caused is converted too: a slice is not corrupt because this user may
+    not open it.
     """
     try:
         yield
@@ -130,7 +132,7 @@ def translate_os_errors(file: Path | None = None) -> Iterator[None]:
 
 
 def translating_os_errors(function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap the function so that it raises no `OSError`, even while its generator is consumed."""
+    """Return a wrapper of the function, or of its generator, that converts errors as `translate_os_errors` does."""
     if inspect.isgeneratorfunction(function):
 
         @wraps(function)
@@ -149,7 +151,7 @@ def translating_os_errors(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def guarded_methods(store: type[T]) -> type[T]:
-    """Guard every public method of a store; a class decorator, so that new methods are included."""
+    """Wrap all public methods of a store by `translating_os_errors`; for use as a class decorator."""
     for name, member in list(vars(store).items()):
         if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_")):
             setattr(store, name, translating_os_errors(member))
@@ -158,7 +160,7 @@ def guarded_methods(store: type[T]) -> type[T]:
 
 @contextlib.contextmanager
 def naming(file: Path) -> Iterator[None]:
-    """Add the file's name to an `OSError` without one, as raised by `fsync` and `write`."""
+    """Add the file's name to an `OSError` that lacks it, such as those of `fsync` and `write`."""
     try:
         yield
     except OSError as error:
@@ -180,17 +182,17 @@ class _Raw(io.FileIO):
 
 
 def open_to_read(file: Path) -> BinaryIO:
-    """Open a regular file; errors of later reads are translated too."""
+    """Open a regular file for reading; errors of later reads are converted too."""
     return io.BufferedReader(_Raw(file, opener=_regular))
 
 
 def open_file(file: Path) -> BinaryIO:
-    """Open a regular file; raises `OSError` for a pipe or a device, which might block its reader forever."""
+    """Open a regular file for reading; raises `OSError` for a pipe or a device, where reading might block forever."""
     return io.BufferedReader(io.FileIO(file, opener=_regular))
 
 
 def read_file(file: Path) -> bytes:
-    """Return the content of a regular file; raises `OSError` like `open_file`."""
+    """Return the content of a regular file; raises `OSError` as `open_file` does."""
     with open_file(file) as opened, naming(file):
         return opened.read()
 
@@ -208,7 +210,7 @@ def _regular(name: str, flags: int) -> int:
 
 
 def size_of(file: Path) -> int | None:
-    """Return a file's size; None if it does not exist; raises `Damaged` if it is not a regular file."""
+    """Return the size of a file, None if it does not exist; raises `Damaged` if it is not a regular file."""
     try:
         status = file.stat()
     except FileNotFoundError:
@@ -219,7 +221,10 @@ def size_of(file: Path) -> int | None:
 
 
 def _relative(file: str | Path | None) -> str:
-    """Return a path relative to the home, so that errors do not reveal where the home is; of another, its end."""
+    """Return a path for error messages: relative to the home, so that they do not reveal where the home is.
+
+    Paths outside of the home are reduced to their last parts.
+    """
     if file is None:
         return "storage"
     parts = Path(file).parts

@@ -1,4 +1,4 @@
-"""Private keys in files that only the owner may read: `$ODF_HOME/keys/<fed01…>` of datasets, `…/node` of the node."""
+"""Private keys in files readable only by their owner: `$ODF_HOME/keys/<fed01…>` for datasets, `…/node` for the node."""
 
 import contextlib
 from pathlib import Path
@@ -17,7 +17,7 @@ NODE: Final = "node"  # never a dataset's name: those begin with fed01
 
 
 class NoPrivateKey(NotFound):
-    """This node does not have the dataset's private key: the dataset was created on another node."""
+    """This node does not have the private key of the dataset, which was created on another node."""
 
     ADVICE = (
         "run this on the node that created the dataset, or set ODF_HOME to its home; a copy has no key "
@@ -26,7 +26,7 @@ class NoPrivateKey(NotFound):
 
 
 class NotOwned(Refused):
-    """The dataset is a copy."""
+    """The dataset is a copy of another node's dataset."""
 
     ADVICE = (
         "update the copy with `odf pull URL`; or, to continue the dataset here, import its key: `odf "
@@ -36,7 +36,10 @@ class NotOwned(Refused):
 
 @translating_os_errors
 def dataset_key(folder: Path, dataset: DatasetId) -> PrivateKey:
-    """Return a dataset's key; raises `NoPrivateKey`, or `InvalidInput` if the file is not that key."""
+    """Return the private key of a dataset.
+
+    Raises `NoPrivateKey` if this node does not have the key, `InvalidInput` if its file contains something else.
+    """
     try:
         key = _read(folder / dataset.folder)
     except FileNotFoundError as error:
@@ -48,12 +51,12 @@ def dataset_key(folder: Path, dataset: DatasetId) -> PrivateKey:
 
 @translating_os_errors
 def has_dataset_key(folder: Path, dataset: DatasetId) -> bool:
-    """Return whether this node has the dataset's key; a dataset without it is a copy."""
+    """Return whether this node has the private key of a dataset; without the key, the dataset is a copy."""
     return durable.exists(folder / dataset.folder)
 
 
 def require_owned(folder: Path, catalog: Catalog, dataset: DatasetId) -> None:
-    """Raise `NotOwned` unless this node has the dataset's key; the error has the name in `catalog`."""
+    """Raise `NotOwned`, with the dataset's name in `catalog`, unless this node has its private key."""
     if not has_dataset_key(folder, dataset):
         entry = catalog.by_id(dataset)
         name = str(dataset) if entry is None else entry.alias
@@ -63,7 +66,7 @@ def require_owned(folder: Path, catalog: Catalog, dataset: DatasetId) -> None:
 
 @translating_os_errors
 def keep_dataset_key(folder: Path, key: PrivateKey) -> None:
-    """Store a dataset's key durably and atomically; an existing one is kept."""
+    """Store the private key of a dataset durably and atomically, unless one exists."""
     _keep(folder / key.dataset_id.folder, key)
 
 
@@ -76,13 +79,13 @@ def mark_imported(folder: Path, dataset: DatasetId) -> None:
 
 @translating_os_errors
 def is_imported(folder: Path, dataset: DatasetId) -> bool:
-    """Return whether a dataset was created on another node, and its key was imported."""
+    """Return whether a dataset was created on another node and its key was imported to this node."""
     return durable.exists(folder / f"{dataset.folder}{IMPORTED}")
 
 
 @translating_os_errors
 def node_key(folder: Path) -> PrivateKey:
-    """Return the node's key, created on first use; concurrent callers get the same one."""
+    """Return the node's private key; the first call creates it, and concurrent callers get the same one."""
     file = folder / NODE
     with contextlib.suppress(FileNotFoundError):
         return _read(file)
@@ -91,7 +94,7 @@ def node_key(folder: Path) -> PrivateKey:
 
 
 def _keep(file: Path, key: PrivateKey) -> None:
-    """Store a key unless one exists; of concurrent callers, the first one wins."""
+    """Store a key unless one exists; the first of several concurrent callers wins."""
     durable.make_folder(file.parent, mode=durable.PRIVATE_FOLDER)
     durable.create(file, key.raw, mode=durable.PRIVATE)
 

@@ -1,7 +1,7 @@
-"""Files of the home that name the parts of the node which a service cannot reach: `outages/SERVICE.json`.
+"""Files in the home that list the parts of the node that a service cannot reach: `outages/SERVICE.json`.
 
-Services that share a home may be in different networks, so each says what it cannot reach itself. A file exists during
-an outage only, and is written again with each check: an old one is that of a service that has ended.
+Services that share a home may be in different networks, so each service writes its own file. The file exists only
+during an outage and is rewritten by each check; an outdated file belongs to a service that has ended.
 """
 
 import json
@@ -19,30 +19,33 @@ STALE_SECONDS: Final = 20.0  # several checks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """A service cannot reach a part of the node."""
+    """The fact that one service cannot reach one part of the node."""
 
     part: str
     seen_by: str
-    """The service."""
+    """Name of the service that cannot reach the part."""
     since: str
-    """RFC 3339, in UTC, whole seconds."""
+    """Start of the outage: RFC 3339, in UTC, whole seconds."""
     why: str
 
 
 class OutageFile:
-    """The outages that one instance of a service sees."""
+    """The file with the outages that one instance of a service sees."""
 
     def __init__(self, home: Path, instance: str) -> None:
-        """Use the file of an instance, whose name is unique among the services of the home."""
+        """Use the file of `instance`, which is unique among the services of the home."""
         self._home = home
         self._file = home / FOLDER / f"{instance}.json"
 
     def seen_by(self, services: Container[str]) -> Mapping[str, str]:
-        """Return the parts that some of these services cannot reach, and why."""
+        """Return the parts that any of these services cannot reach, and the reason for each part."""
         return {one.part: one.why for one in read_outages(self._home) if one.seen_by in services}
 
     def write(self, outages: Sequence[Outage]) -> None:
-        """Replace what the file says, without fsync; no outage: remove it. A full disk is logged, and no error."""
+        """Replace the outages in the file, or remove the file if there are none.
+
+        The file is not fsynced. If it cannot be written, for example because the disk is full, this is only logged.
+        """
         try:
             if not outages:
                 self._file.unlink(missing_ok=True)
@@ -58,7 +61,7 @@ class OutageFile:
 
 
 def read_outages(home: Path) -> Sequence[Outage]:
-    """Return the current outages of all services of a home; files that cannot be read are left out."""
+    """Return the current outages that the services of a home report; unreadable and outdated files are skipped."""
     return tuple(outage for file in _files(home) for outage in _outages_in(file))
 
 

@@ -1,6 +1,6 @@
-"""Files that a process holds by a lock, which ends exactly when the process ends: scratch space, staged files.
+"""Files that belong to a process, which holds a lock on them until it ends: scratch space and staged files.
 
-Several processes share a home. A file that is not locked any more is what a process has left behind.
+Several processes share a home. A file without a lock was left behind by a process that has ended.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ LOCK: Final = ".lock"
 
 
 class Scratch:
-    """Folders under `parent`; the first call removes those of processes that have ended."""
+    """Temporary folders of this process under `parent`; the first call removes those of processes that have ended."""
 
     def __init__(self, parent: Path) -> None:
         """Use `parent`, which need not exist yet."""
@@ -28,7 +28,7 @@ class Scratch:
         self._guard = threading.Lock()
 
     def folder(self) -> Path:
-        """Return a new empty folder."""
+        """Create and return an empty folder."""
         import tempfile  # noqa: PLC0415 - commands need only the lock
 
         with self._guard:
@@ -40,7 +40,7 @@ class Scratch:
             return Path(tempfile.mkdtemp(dir=self._own))
 
     def _make_folder(self) -> Path:
-        """Return this process's folder once its lock is held; retry if another process swept the lock file."""
+        """Return a path for the folders of this process, and lock it; retry if another process swept the lock file."""
         while True:
             own = self._parent / f"{os.getpid()}-{os.urandom(6).hex()}"
             handle = durable.try_lock(_lock_of(own), os.O_CREAT)
@@ -49,7 +49,7 @@ class Scratch:
                 return own
 
     def _sweep(self) -> None:
-        """Remove the folders of processes that have ended."""
+        """Remove the temporary folders of processes that have ended."""
         import shutil  # noqa: PLC0415 - commands need only the lock
 
         for lock in self._parent.glob(f"*{LOCK}"):
@@ -74,19 +74,19 @@ FOLDER: Final = "staging"
 
 @guarded_methods
 class Staging:
-    """The folder of a home with these files."""
+    """The folder in a home through which commands pass files to the node."""
 
     def __init__(self, home: Path) -> None:
-        """Use a home, which need not exist yet."""
+        """Use the home, which need not exist yet."""
         self._folder = home / FOLDER
 
     def path(self, name: str) -> Path:
-        """Return the path of a file."""
+        """Return the path of a staged file."""
         return self._folder / name
 
     @contextmanager
     def holding(self) -> Iterator["StagedFile"]:
-        """Yield a new file; it is removed afterwards unless the node has taken it."""
+        """Yield a new staged file; after the `with` block it is removed, unless the node has moved it away."""
         staged = self._new()
         try:
             yield staged
@@ -94,7 +94,7 @@ class Staging:
             staged.close()
 
     def sweep(self) -> None:
-        """Remove the files of commands that were killed."""
+        """Remove the staged files of commands that were killed."""
         try:
             files = sorted(self._folder.iterdir())
         except FileNotFoundError:
@@ -114,7 +114,7 @@ class Staging:
 
 @guarded_methods
 class StagedFile:
-    """A file that is passed to the node by its `name` once it is written."""
+    """A file that a command writes, and then passes to the node by its `name`."""
 
     def __init__(self, folder: Path) -> None:
         """Create and lock a file; retry if another process swept it before it was locked."""
@@ -127,11 +127,11 @@ class StagedFile:
 
     @property
     def name(self) -> str:
-        """Return its name in the folder."""
+        """Return the name of the file in its folder."""
         return self._file.name
 
     def write(self, chunks: Iterable[bytes]) -> Iterator[int]:
-        """Append bytes; yield the size after each chunk."""
+        """Append chunks to the file; yield its size after each chunk."""
         size = 0
         with naming(self._file):
             for chunk in chunks:
@@ -142,7 +142,7 @@ class StagedFile:
                 yield size
 
     def close(self) -> None:
-        """Remove the file unless the node has taken it over, then unlock it."""
+        """Remove the file, unless the node has moved it away, and release its lock."""
         try:
             self._file.unlink(missing_ok=True)
         finally:

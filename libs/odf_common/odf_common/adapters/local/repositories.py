@@ -17,21 +17,21 @@ SUFFIX: Final = ".yaml"
 
 
 class UnknownRepository(NotFound):
-    """No repository has that name."""
+    """No repository has this name."""
 
     ADVICE = "`odf repo list` shows the named repositories; add one with `odf repo add NAME URL`"
 
 
 @guarded_methods
 class LocalRepositories:
-    """Repositories by name, without regard to case; several processes may use them at once."""
+    """Repositories by name, without regard to case; several processes may use them at the same time."""
 
     def __init__(self, home: Path) -> None:
         """Use `home`, which need not exist yet."""
         self._folder = home / FOLDER
 
     def names(self) -> tuple[Name, ...]:
-        """Return all names, ascending; files with other names are ignored."""
+        """Return all names, ascending; files that are not named like a repository are ignored."""
         repositories = []
         if durable.exists(self._folder):
             for file in self._folder.iterdir():
@@ -41,7 +41,7 @@ class LocalRepositories:
         return tuple(sorted(repositories))
 
     def find(self, name: Name) -> Repository:
-        """Return a repository; raises `UnknownRepository`, and `InvalidInput` for a damaged manifest."""
+        """Return a repository; raises `UnknownRepository`, or `InvalidInput` if its manifest is damaged."""
         file = self._file(name)
         try:
             text = read_file(file)
@@ -51,7 +51,10 @@ class LocalRepositories:
         return Repository(url=repository_url(repository.url))
 
     def add(self, name: Name, url: str) -> Repository:
-        """Take a name, durably; raises `AlreadyExists`, and `InvalidInput` unless it is the URL of a repository."""
+        """Add a named repository durably.
+
+        Raises `AlreadyExists` if the name is taken, `InvalidInput` if `url` is not the URL of a repository.
+        """
         added = Repository(url=repository_url(url))
         with durable.lock_file(self._folder.parent / "locks" / FOLDER):
             if durable.exists(self._file(name)):
@@ -60,7 +63,7 @@ class LocalRepositories:
         return added
 
     def remove(self, name: Name) -> None:
-        """Free a name, durably, even if its manifest is damaged; raises `UnknownRepository`."""
+        """Remove a named repository durably, even if its manifest is damaged; raises `UnknownRepository`."""
         if not durable.exists(self._file(name)):
             raise UnknownRepository(what=f"repository {name}")
         durable.remove(self._file(name))

@@ -1,7 +1,7 @@
-"""The keys for secrets of resources, in a file: `$ODF_HOME/keys/resources.jwks`, or one that an operator provides.
+"""The keys that encrypt secrets of resources: in `$ODF_HOME/keys/resources.jwks`, or in a file of the operator.
 
-The node creates the one in its home, mode 0600. It creates no other one: where an operator's file is missing, secrets
-would be encrypted by keys that are nowhere else.
+The node creates the file in its home, with mode 0600. It never creates the operator's file: if that is missing, a new
+key would encrypt secrets, and no other machine would have the key.
 """
 
 import os
@@ -22,7 +22,7 @@ _PARSED: Final[dict[Path, tuple[tuple[int, ...], SecretKeys]]] = {}
 
 
 class NoSecretKeys(Unavailable):
-    """The file of ODF_RESOURCE_KEYS_FILE does not exist; no secret opens with other keys."""
+    """The file that ODF_RESOURCE_KEYS_FILE names does not exist; no other keys can decrypt the stored secrets."""
 
     MESSAGE = "the keys for secrets of resources are missing: {what} does not exist"
     ADVICE = "mount or restore the file that ODF_RESOURCE_KEYS_FILE names"
@@ -30,9 +30,9 @@ class NoSecretKeys(Unavailable):
 
 @translating_os_errors
 def load_secret_keys(home: Path, configured: Path | None = None) -> SecretKeys:
-    """Return the keys; those in the home are created at the first call, once.
+    """Return the keys; without a configured file, the first call creates them in the home.
 
-    Raises `NoSecretKeys` for a configured file that does not exist, and `InvalidInput` for another content.
+    Raises `NoSecretKeys` if a configured file does not exist, `InvalidInput` if the file does not contain keys.
     """
     file = configured or home / "keys" / FILE
     if configured is None and not durable.exists(file):
@@ -43,10 +43,10 @@ def load_secret_keys(home: Path, configured: Path | None = None) -> SecretKeys:
 
 @translating_os_errors
 def rotate_secret_keys(home: Path, configured: Path | None = None) -> SecretKeys:
-    """Add new keys, which are current from then on, and return all; raises as `load_secret_keys`.
+    """Add new keys, which encrypt from now on, and return all keys; raises the same errors as `load_secret_keys`.
 
-    Stored secrets are encrypted by the older keys until each is rewrapped. A file that several machines have a copy of
-    is rotated on one of them, and copied to the others before that uses it.
+    Stored secrets remain encrypted by older keys until they are rewrapped. If several machines have a copy of the file,
+    rotate it on one machine, and copy it to the others before that machine uses the new keys.
     """
     return _replace(home, configured, SecretKeys.rotated)
 

@@ -1,9 +1,10 @@
-"""Secrets in files, such as passwords and tokens, and the protection of a home for its user.
+"""Secrets in files, such as passwords and tokens, and protection of a home from other users.
 
-A file holds its secret as its only line. Its end of line is not part of the secret, other white space is. The rule is
-the same for settings and for commands. The permissions of a file are not checked: containers mount secrets as readable
-by all users of the container. Those that a node has created itself are in `$ODF_HOME/secrets/<name>`, for its user
-only: they distinguish the user from others of the machine, who reach the same loopback addresses.
+A file contains its secret as a single line. The line break at the end is not part of the secret; other white space is.
+This applies to the files of settings and of commands. Permissions of these files are not checked, because containers
+mount secrets so that all users of the container can read them. Secrets that the node creates itself are in
+`$ODF_HOME/secrets/<name>`, readable only by its user: they distinguish this user from others on the machine, who can
+reach the same loopback addresses.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ MAX_SECRET_BYTES: Final = 64 * 1024
 
 
 class HomeOfAnotherUser(Refused):
-    """The files of a node's home are for its user only."""
+    """The home of the node belongs to another user, and only that user may read its files."""
 
     MESSAGE = "the home {home} belongs to {user}, and so does its node"
     ADVICE = "run the command as that user, or set ODF_HOME to a home of your own"
@@ -34,7 +35,7 @@ class HomeOfAnotherUser(Refused):
 
     @classmethod
     def at(cls, home: Path) -> Self:
-        """Return the error for a home, with the name of its user if that can be found out."""
+        """Return the error for a home, with the name of its owner if that is known."""
         user = "another user"
         with contextlib.suppress(OSError):
             owner = home.stat().st_uid
@@ -45,12 +46,12 @@ class HomeOfAnotherUser(Refused):
 
 
 def secret_file(home: Path, name: str) -> Path:
-    """Return the path of a secret of the node; the file may not exist."""
+    """Return the path of one of the node's secrets; the file need not exist."""
     return home / FOLDER / name
 
 
 def read_secret(file: Path) -> str:
-    """Return the secret in a file; raises `InvalidInput` naming the file, and without its content."""
+    """Return the secret in a file; raises `InvalidInput` with the name of the file, but never with its content."""
     try:
         with file.open("rb") as opened:
             content = opened.read(MAX_SECRET_BYTES + 1)
@@ -60,7 +61,7 @@ def read_secret(file: Path) -> str:
 
 
 def secret_in(content: bytes, where: str) -> str:
-    """Return the secret in the content of a file; raises `InvalidInput` unless it is one line of text."""
+    """Return the secret in the content of a file; raises `InvalidInput` unless that is a single line of text."""
     try:
         secret = content.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
@@ -71,7 +72,7 @@ def secret_in(content: bytes, where: str) -> str:
 
 
 def find_secret(home: Path, name: str) -> str | None:
-    """Return a secret of the node, None if it was never created; raises `HomeOfAnotherUser` if it cannot be read."""
+    """Return a secret of the node, None if it was never created; raises `HomeOfAnotherUser` if it is unreadable."""
     file = secret_file(home, name)
     try:
         file.open("rb").close()
@@ -129,9 +130,9 @@ OWN_ENTRIES: Final = frozenset(
 
 @translating_os_errors
 def ensure_secret(home: Path, name: str) -> str:
-    """Return a secret of the node, as URL-safe text; it is created at the first call, durably and once.
+    """Return one of the node's secrets, as URL-safe text; the first call creates it durably.
 
-    Processes that call this at the same time get the same text. Raises `InvalidInput` for a file that is no secret.
+    Concurrent callers get the same secret. Raises `InvalidInput` if the file does not contain a secret.
     """
     file = secret_file(home, name)
     if not durable.exists(file):
@@ -144,9 +145,9 @@ def ensure_secret(home: Path, name: str) -> str:
 
 
 def keep_private(home: Path) -> None:
-    """Make new files of this process readable only by its user, if this user owns the home.
+    """Make new files of this process private to its user, if the home belongs to this user.
 
-    Root may work in the home of another user, whose node has to be able to read what root creates.
+    Root may work in the home of another user, and that user's node must be able to read the files that root creates.
     """
     with contextlib.suppress(OSError):
         if home.stat().st_uid == os.geteuid():
@@ -154,10 +155,11 @@ def keep_private(home: Path) -> None:
 
 
 def close_home(home: Path) -> None:
-    """Take all rights of other users from the node's entries of a home, which an earlier release created by the umask.
+    """Remove the access rights of other users from the node's files and folders at the top of the home.
 
-    What is below them cannot be reached then. The home itself keeps its mode, since its owner may have chosen it, and
-    so do entries that are not the node's, such as a folder that datasets are pushed to.
+    Earlier releases created them with the rights of the umask. Nothing below them can be reached afterwards. The home
+    itself keeps its mode, which its owner may have chosen, and so do other entries, such as a folder that datasets
+    are pushed to.
     """
     for entry in _entries(home):
         with contextlib.suppress(OSError):  # a file that is gone; one of another user; a read-only mount

@@ -1,6 +1,6 @@
-"""Objects as files named by their hash, and references as files such as `refs/head`.
+"""Objects as files that are named by their hash, and references as files such as `refs/head`.
 
-References are moved by compare-and-set under a lock. Paths are under `$ODF_HOME` (wire-facts §6.1).
+References are changed by compare-and-set under a lock. All paths are under `$ODF_HOME` (wire-facts §6.1).
 """
 
 import contextlib
@@ -25,33 +25,36 @@ from odf_common.ports.store import BlobStore, ObjectKind, RefStore, require_unmo
 
 
 def dataset_folder(home: Path, dataset: DatasetId) -> Path:
-    """Return the dataset's folder, which is also what other nodes pull."""
+    """Return the folder of a dataset, which is the folder that other nodes pull from."""
     return home / "datasets" / dataset.folder
 
 
 def object_file(home: Path, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
-    """Return the file of one object."""
+    """Return the path of an object."""
     # Joined at once, as it is done for each block of a chain.
     return home.joinpath("datasets", dataset.folder, kind.value, str(name))
 
 
 def ref_file(home: Path, dataset: DatasetId, ref: str) -> Path:
-    """Return the file of a reference."""
+    """Return the path of a reference."""
     return dataset_folder(home, dataset) / "refs" / ref
 
 
 def note_file(home: Path, dataset: DatasetId, name: str) -> Path:
-    """Return the file of a note of this node."""
+    """Return the path of a note, which only this node uses."""
     return dataset_folder(home, dataset) / "notes" / name
 
 
 def index_folder(home: Path, dataset: DatasetId) -> Path:
-    """Return the folder of what this node has indexed of a dataset."""
+    """Return the folder for this node's indexes of a dataset."""
     return dataset_folder(home, dataset) / "index"
 
 
 def lock_file(home: Path, dataset: DatasetId) -> Path:
-    """Return the dataset's lock file; it is outside the dataset's folder, which is renamed while it is held."""
+    """Return the path of a dataset's lock.
+
+    It is outside of the dataset's folder, because the folder is renamed while the lock is held.
+    """
     return home / "locks" / dataset.folder
 
 
@@ -64,7 +67,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 @guarded_methods
 class LocalBlobStore(BlobStore):
-    """Objects under `home`; several processes may use it at once."""
+    """Objects of datasets under `home`; several processes may use it at the same time."""
 
     def __init__(self, home: Path) -> None:
         """Use `home`, which need not exist yet."""
@@ -76,14 +79,14 @@ class LocalBlobStore(BlobStore):
         return size_of(self._file(dataset, kind, name)) is not None
 
     def size(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> int:
-        """Return its size in bytes; raises `NotFound`."""
+        """Return the size of an object in bytes; raises `NotFound`."""
         size = size_of(self._file(dataset, kind, name))
         if size is None:
             raise NotFound(what=f"object {kind.value}/{name}")
         return size
 
     def read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
-        """Return its bytes, unverified; raises `NotFound`."""
+        """Return the bytes of an object without verifying its hash; raises `NotFound`."""
         with _missing(kind, name):
             return read_file(self._file(dataset, kind, name))
 
@@ -101,7 +104,7 @@ class LocalBlobStore(BlobStore):
                     yield name
 
     def put(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, content: bytes) -> None:
-        """Store bytes durably, unless the object exists."""
+        """Store an object durably, unless it exists."""
         file = self._file(dataset, kind, name)
         if size_of(file) is not None:
             # Another process may have just renamed it, without having made that durable.
@@ -112,7 +115,7 @@ class LocalBlobStore(BlobStore):
     def put_all(
         self, dataset: DatasetId, kind: ObjectKind, contents: Sequence[tuple[Multihash, bytes]]
     ) -> None:
-        """Store objects durably, unless they exist; the folder of all is synced once."""
+        """Store objects durably, except those that exist; their folder is synced once."""
         files = {self._file(dataset, kind, name): content for name, content in contents}
         folders = {file.parent for file in files}
         for folder in folders:
@@ -122,7 +125,7 @@ class LocalBlobStore(BlobStore):
             durable.sync_folder(folder)
 
     def put_file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
-        """Move a local file in, durably, unless the object exists; `file` is gone in either case."""
+        """Move a local file into the store durably, unless the object exists; the file is gone in either case."""
         target = self._file(dataset, kind, name)
         if size_of(target) is not None:
             durable.sync_folder(target.parent)
@@ -139,14 +142,14 @@ class LocalBlobStore(BlobStore):
             durable.sync_folder(folder)
 
     def note(self, dataset: DatasetId, name: str) -> str | None:
-        """Return the note; None if there is none."""
+        """Return the text of a note; None if the note does not exist."""
         try:
             return read_file(note_file(self._home, dataset, name)).decode(errors="replace")
         except FileNotFoundError:
             return None
 
     def set_note(self, dataset: DatasetId, name: str, text: str | None) -> None:
-        """Write a note durably, or remove it."""
+        """Write a note durably; remove the note if `text` is None."""
         file = note_file(self._home, dataset, name)
         if text is not None:
             # Settings of a source may have a password.
@@ -155,30 +158,30 @@ class LocalBlobStore(BlobStore):
             durable.remove(file)
 
     def lock_notes(self, dataset: DatasetId) -> AbstractContextManager[None]:
-        """Hold the dataset's lock, as moving its head and deleting it do."""
+        """Hold the lock of the dataset, which also protects changes of its head and its deletion."""
         return durable.lock_file(lock_file(self._home, dataset))
 
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
-        """Return its file; raises `NotFound`."""
+        """Return the path of an object's file; raises `NotFound`."""
         file = self._file(dataset, kind, name)
         if size_of(file) is None:
             raise NotFound(what=f"object {kind.value}/{name}")
         return file
 
     def local_copy(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
-        """Return its file; raises `NotFound`."""
+        """Return the path of an object's file; raises `NotFound`."""
         return self.local_path(dataset, kind, name)
 
     def index_folder(self, dataset: DatasetId) -> Path:
-        """Return a folder within the dataset's."""
+        """Return the folder for indexes, which is inside the dataset's folder."""
         return index_folder(self._home, dataset)
 
     def scratch(self) -> Path:
-        """Return a new empty folder on the same file system; the caller removes it."""
+        """Return a new empty folder on the same file system; the caller must remove it."""
         return self._scratch.folder()
 
     def datasets(self) -> Iterator[DatasetId]:
-        """Iterate over datasets that have a folder."""
+        """Iterate over all datasets that have a folder."""
         for text in _list_names(self._home / "datasets"):
             with contextlib.suppress(InvalidInput):
                 dataset = DatasetId.parse(PREFIX + text)
@@ -186,7 +189,7 @@ class LocalBlobStore(BlobStore):
                     yield dataset
 
     def delete_dataset(self, dataset: DatasetId) -> None:
-        """Remove the head, then hide the folder, then delete its content."""
+        """Delete a dataset: remove its head, hide its folder by a rename, then delete the folder's content."""
         folder = dataset_folder(self._home, dataset)
         hidden = folder.with_name(f"{durable.PENDING}{uuid.uuid4().hex}")
         lock = lock_file(self._home, dataset)
@@ -204,7 +207,7 @@ class LocalBlobStore(BlobStore):
         _discard(hidden)
 
     def finish_deletions(self) -> None:
-        """Delete hidden folders and locks of deleted datasets that killed deletions left behind."""
+        """Delete hidden folders and locks that remain from deletions which were interrupted."""
         for hidden in (self._home / "datasets").glob(f"{durable.PENDING}*"):
             _discard(hidden)
         for text in set(_list_names(self._home / "locks")) - set(_list_names(self._home / "datasets")):
@@ -212,7 +215,7 @@ class LocalBlobStore(BlobStore):
                 self._drop_lock(DatasetId.parse(PREFIX + text))
 
     def _drop_lock(self, dataset: DatasetId) -> None:
-        """Remove the lock of a dataset without a folder, while it is held; skip it while another process holds it."""
+        """Remove the lock of a dataset that has no folder; raises `LockHeld` if another process holds it."""
         folder, lock = dataset_folder(self._home, dataset), lock_file(self._home, dataset)
         if not durable.exists(folder):
             with durable.lock_file(lock, wait_seconds=0):
@@ -220,7 +223,7 @@ class LocalBlobStore(BlobStore):
                     _drop(lock)
 
     def sweep(self, untouched_since: float) -> None:
-        """Remove the files of unfinished writes older than `untouched_since` (epoch seconds)."""
+        """Remove the files of interrupted writes that were last written before `untouched_since` (epoch seconds)."""
         for name in ("names", "keys"):
             durable.sweep(self._home / name, untouched_since)
         for dataset in self.datasets():
@@ -243,13 +246,13 @@ def _missing(kind: ObjectKind, name: Multihash) -> Iterator[None]:
 
 
 def _drop(lock: Path) -> None:
-    """Remove the lock's file, which is held; if that fails now, a later sweep removes it."""
+    """Remove the file of a lock that the caller holds; if that fails, `finish_deletions` removes it later."""
     with contextlib.suppress(OSError):
         lock.unlink()
 
 
 def _discard(hidden: Path) -> None:
-    """Delete a hidden folder; if that fails now, a later start sweeps it."""
+    """Delete a hidden folder; if that fails, it is logged, and `finish_deletions` deletes the folder later."""
     try:
         if hidden.is_dir() and not hidden.is_symlink():
             shutil.rmtree(hidden)
@@ -260,7 +263,7 @@ def _discard(hidden: Path) -> None:
 
 
 def _list_names(folder: Path) -> Iterator[str]:
-    """Yield the names in a folder except hidden ones; none if it is missing."""
+    """Yield the names in a folder except hidden ones; none if the folder does not exist."""
     try:
         entries = os.scandir(folder)
     except FileNotFoundError:
@@ -270,12 +273,12 @@ def _list_names(folder: Path) -> Iterator[str]:
 
 
 class CorruptRef(Damaged):
-    """A reference does not hold the hash of a block."""
+    """A reference does not contain the hash of a block."""
 
     ref: str = HEAD
 
     def advice(self) -> str:
-        """Return the command that replaces it."""
+        """Return the command that replaces the reference."""
         if self.ref == HEAD:
             return (
                 "restore the file from a backup, or remove the dataset with `odf delete DATASET`; "
@@ -289,14 +292,14 @@ class CorruptRef(Damaged):
 
 @guarded_methods
 class LocalRefStore(RefStore):
-    """References under `home`; several processes may use it at once."""
+    """References of datasets under `home`; several processes may use it at the same time."""
 
     def __init__(self, home: Path) -> None:
         """Use `home`, which need not exist yet."""
         self._home = home.absolute()
 
     def head(self, dataset: DatasetId, ref: str = HEAD) -> Multihash | None:
-        """Return the hash; None if the reference does not exist; raises `CorruptRef`."""
+        """Return the hash that a reference contains, None if it does not exist; raises `CorruptRef`."""
         file = self._file(dataset, ref)
         try:
             return Multihash.parse(read_file(file).decode("ascii").strip())
@@ -309,16 +312,16 @@ class LocalRefStore(RefStore):
     def compare_and_set(
         self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash, ref: str = HEAD
     ) -> None:
-        """Move the reference durably; raises `HeadMoved`, changing nothing, unless it is `expected` (None: absent)."""
+        """Set a reference durably to `new` if it is `expected` (None: does not exist); otherwise raise `HeadMoved`."""
         file = self._file(dataset, ref)
         with durable.lock_file(lock_file(self._home, dataset)):
             require_unmoved(dataset, ref, expected, self.head(dataset, ref))
             durable.write(file, str(new).encode())
 
     def remove(self, dataset: DatasetId, ref: str, *, expected: Multihash | None) -> None:
-        """Remove a reference durably; with `expected=None` unconditionally, even if it is damaged.
+        """Remove a reference durably if it is `expected`; if that is None, in any case, even if it is damaged.
 
-        Raises `HeadMoved` if it is not `expected`; then nothing has changed.
+        Raises `HeadMoved` if it is not `expected`; nothing has changed then.
         """
         file = self._file(dataset, ref)
         with durable.lock_file(lock_file(self._home, dataset)):

@@ -1,5 +1,4 @@
-"""Datasets in a bucket of S3, with the same keys as a dataset's folder has files (wire-facts §6.1).
+"""Datasets in an S3 bucket; the keys are the same as the paths in a local dataset folder (wire-facts §6.1).
 
-A head moves by a conditional PUT, which does what `flock` does locally. Files that belong to one node only stay in its
-home.
+A conditional PUT moves a head, in place of the local lock. Files that only this node uses stay in its home.
 """

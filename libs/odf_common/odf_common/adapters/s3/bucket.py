@@ -1,6 +1,6 @@
-"""A prefix in an S3 bucket: the only module that calls the SDK, and the only one that retries.
+"""A prefix in an S3 bucket. Only this module calls the SDK, and only it retries requests.
 
-The SDK's own retries are off: they would hide that a conditional PUT may have been carried out before it was refused.
+The SDK's own retries are off: they would hide that a conditional PUT which was refused may have succeeded before.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ _NO_LISTING: Final = frozenset({"AccessDenied", "NotImplemented"})  # then uploa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
-    """An object's bytes, and the tag of this version of it."""
+    """The bytes of an object, and the ETag of the version that was read."""
 
     content: bytes
     etag: str
@@ -79,14 +79,14 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedObject:
-    """A key relative to the prefix, and the size in bytes."""
+    """An object in a listing: its key relative to the prefix, and its size in bytes."""
 
     name: str
     size: int
 
 
 class ObjectDenied(StorageUnavailable):
-    """Access is denied, perhaps since the object is missing: a server says so only to those who may list a bucket."""
+    """Access is denied, or the object does not exist: a server says so only to clients that may list the bucket."""
 
 
 class _Absent(Exception):
@@ -94,7 +94,7 @@ class _Absent(Exception):
 
 
 class _Unmet(Exception):
-    """The condition of a request is not met."""
+    """The condition of a conditional PUT was not met."""
 
     def __init__(self, *, is_certain: bool) -> None:
         super().__init__()
@@ -102,16 +102,16 @@ class _Unmet(Exception):
 
 
 class _TooLong(ValueError):
-    """A server answers with more than an answer of its kind can have."""
+    """A server's response is longer than any valid response of its kind."""
 
 
 class _Connections(Pools):
-    """Connections to a server that is not trusted: the SDK would take any answer to its end."""
+    """Connections to an untrusted server: they limit the length of responses, which the SDK would read to the end."""
 
     def urlopen(  # type: ignore[override]
         self, method: str, url: str, *, preload_content: bool = True, **options: Any
     ) -> urllib3.BaseHTTPResponse:
-        """Return an answer: an object to be streamed, anything else as it was read; raises `_TooLong`."""
+        """Return a response whose body is read, unless it is an object to be streamed; raises `_TooLong`."""
         response = super().urlopen(method, url, preload_content=False, **options)
         if not preload_content and response.status < HTTPStatus.MULTIPLE_CHOICES:
             return response
@@ -124,14 +124,14 @@ class _Connections(Pools):
 
 
 class _Client(Minio):
-    """The SDK, with the conditional PUT that its public methods lack."""
+    """The client of the SDK, with a conditional PUT, which its public methods lack."""
 
     def put_if(self, bucket: str, key: str, content: bytes, condition: Mapping[str, str]) -> None:
-        """Store bytes in one request; the server compares them with the digest that the SDK adds."""
+        """Store an object in one request if `condition` is met; the server verifies the digest that the SDK adds."""
         self._put_object(bucket, key, content, {"Content-Type": "application/octet-stream", **condition})
 
     def put_parts(self, bucket: str, key: str, content: BinaryIO) -> None:
-        """Store a file in parts; those that an upload which was interrupted has are not sent again."""
+        """Store an object by multipart upload; parts of an interrupted upload are not sent again."""
         upload, stored = self._interrupted_upload(bucket, key)
         upload = upload or self._create_multipart_upload(bucket, key, {})
         parts: list[Part] = []
@@ -145,7 +145,7 @@ class _Client(Minio):
         self._complete_multipart_upload(bucket, key, upload, parts)
 
     def _interrupted_upload(self, bucket: str, key: str) -> tuple[str | None, Mapping[int, Part]]:
-        """Return the upload of an object that was not completed, and its parts; none where listing is not allowed."""
+        """Return the last incomplete upload of an object and its parts; none if they may not be listed."""
         try:
             uploads = self._list_multipart_uploads(bucket, prefix=key).uploads
             upload = next(
@@ -160,20 +160,20 @@ class _Client(Minio):
 
 
 class Bucket:
-    """Objects below one prefix; threads may share it.
+    """The objects below one prefix of a bucket; thread-safe.
 
-    All methods raise `StorageUnavailable` once their attempts are used up, and no error of the SDK.
+    Methods raise `StorageUnavailable` when a request fails and no retry is left; they raise no errors of the SDK.
     """
 
     def __init__(self, location: S3Location, access: S3Access) -> None:
-        """Use a bucket, which must exist; the first request is sent by the first call."""
+        """Use an existing bucket; nothing is sent before the first call."""
         self.location = location
         self._endpoint = location.endpoint or access.endpoint
         self.is_anonymous = access.access_key is None and access.credentials_file is None
         self._client = _client(location, access)
 
     def read(self, name: str, *, limit: int | None = None) -> StoredObject | None:
-        """Return an object, at most its first `limit` bytes; None if it does not exist."""
+        """Return an object, or its first `limit` bytes; None if it does not exist."""
 
         def get() -> StoredObject:
             with self._open(name) as response:
@@ -185,7 +185,7 @@ class Bucket:
         return None
 
     def size(self, name: str) -> int | None:
-        """Return an object's size in bytes; None if it does not exist."""
+        """Return the size of an object in bytes; None if the object does not exist."""
         with contextlib.suppress(_Absent):
             stat = self._retry(
                 lambda: self._client.stat_object(self.location.bucket, self.location.key(name)), name
@@ -194,7 +194,7 @@ class Bucket:
         return None
 
     def presign(self, name: str) -> DownloadUrl:
-        """Return a URL that anyone can read the object at for an hour, even if the bucket is private."""
+        """Return a presigned URL with which anyone can read the object for an hour, even in a private bucket."""
 
         def sign() -> DownloadUrl:
             bucket, key = self.location.bucket, self.location.key(name)
@@ -205,9 +205,10 @@ class Bucket:
         return self._retry(sign, name)
 
     def chunks(self, name: str, start: int = 0) -> Iterator[bytes] | None:
-        """Return an object's bytes from a position on, in pieces as they arrive; None if it does not exist.
+        """Return the bytes of an object from position `start` on, in chunks as they arrive; None if it does not exist.
 
-        A connection that breaks raises `StorageUnavailable` after all that arrived; the caller continues from there.
+        If the connection breaks, `StorageUnavailable` is raised after all bytes that arrived; the caller
+        may continue there.
         """
         key = self.location.key(name)
         with contextlib.suppress(_Absent):
@@ -228,7 +229,7 @@ class Bucket:
             response.release_conn()
 
     def download(self, name: str, file: Path) -> bool:
-        """Write an object to a file, which is not durable yet; return whether the object exists."""
+        """Write an object to a local file, which is not synced; return whether the object exists."""
 
         def get() -> None:
             with self._open(name, target.tell()) as response:
@@ -241,9 +242,9 @@ class Bucket:
         return False
 
     def put(self, name: str, content: bytes, *, replacing: str | None = None) -> bool:
-        """Store bytes if the object has this tag (None: if it does not exist); return whether they were stored.
+        """Store an object if its ETag is `replacing` (None: if it does not exist); return whether it was stored.
 
-        If the answer to an attempt was lost, what is stored decides.
+        If the response to an attempt was lost, the stored content is compared to find out.
         """
         condition = {"If-None-Match": "*"} if replacing is None else {"If-Match": f'"{replacing}"'}
         bucket, key = self.location.bucket, self.location.key(name)
@@ -259,15 +260,15 @@ class Bucket:
         return True
 
     def upload(self, name: str, file: Path) -> bool:
-        """Store a file unless the object exists, a large one in parts; return whether it was stored.
+        """Store a file unless the object exists; return whether it was stored.
 
-        Parts are visible only when all of them are uploaded.
+        A large file is sent in parts, which become visible together when all of them are uploaded.
         """
         with file.open("rb") as content:
             return self.upload_from(name, content, file.stat().st_size)
 
     def upload_from(self, name: str, content: BinaryIO, size: int) -> bool:
-        """Store `size` bytes from the start of `content` as `upload` does, which has to be seekable."""
+        """Store the first `size` bytes of `content`, which must be seekable, in the same way as `upload`."""
         content.seek(0)
         if size <= PART_BYTES:
             return self.put(name, content.read(size))
@@ -291,7 +292,7 @@ class Bucket:
         return True
 
     def objects(self, prefix: str) -> Iterator[ListedObject]:
-        """Yield all objects whose names start with a prefix, ascending."""
+        """Yield all objects whose names start with `prefix`, ascending by name."""
         start = len(self.location.key(""))
         after: str | None = None
         while True:
@@ -315,7 +316,7 @@ class Bucket:
         return self._retry(ask, prefix)
 
     def has_any(self, prefix: str) -> bool:
-        """Return whether an object's name starts with a prefix; False if the bucket may not be listed."""
+        """Return whether any object's name starts with `prefix`; False if listing is not allowed."""
         bucket, key = self.location.bucket, self.location.key(prefix)
 
         def ask() -> bool:
@@ -329,7 +330,7 @@ class Bucket:
         return self._retry(ask, prefix)
 
     def folders(self) -> Iterator[str]:
-        """Yield the first segments of all names that have more than one."""
+        """Yield the first path segments of all names with more than one segment."""
         start = self.location.key("")
 
         def ask() -> list[str]:
@@ -344,7 +345,7 @@ class Bucket:
         yield from self._retry(ask, "")
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove objects; missing ones are ignored."""
+        """Remove objects; names that do not exist are ignored."""
         keys = [self.location.key(name) for name in names]
         for first in range(0, len(keys), MAX_KEYS_PER_REQUEST):
             self._remove_page(keys[first : first + MAX_KEYS_PER_REQUEST])
@@ -357,10 +358,7 @@ class Bucket:
             raise self._unavailable(str(fault.name), f"it was not removed: {fault.code} {fault.message}")
 
     def require_usable(self) -> None:
-        """Raise `StorageUnavailable` unless the bucket can be listed and written, and conditions of a PUT are obeyed.
-
-        Without them, two writers would overwrite each other's heads.
-        """
+        """Raise `StorageUnavailable` unless the bucket can be listed and written, and supports conditional PUTs."""
         self._page("", None)
         probe = f"probe-{uuid4().hex}"
         try:
@@ -389,9 +387,10 @@ class Bucket:
             response.release_conn()
 
     def _retry(self, action: Callable[[], T], name: str, *, progress: Callable[[], int] = lambda: 0) -> T:
-        """Return the result of the first attempt that succeeds.
+        """Return the result of the first attempt of `action` that succeeds.
 
-        Attempts are counted again, and so is their time, after one with more `progress`, in bytes, than all before.
+        The number of attempts and their time are limited, and counted again whenever `progress` (bytes) reaches
+        a new maximum.
         """
         is_certain = True
         attempt, reached, give_up_at = 0, progress(), monotonic() + RETRY_SECONDS
@@ -446,7 +445,7 @@ class Bucket:
 
 
 def _is_passing(error: Exception) -> bool:
-    """Return whether another attempt may succeed."""
+    """Return whether a retry may succeed."""
     match error:
         case S3Error(code=code, response=response):
             return code in _PASSING or response.status == 429 or response.status >= 500
@@ -461,12 +460,12 @@ def _is_passing(error: Exception) -> bool:
 
 
 def _is_distrust(error: Exception) -> bool:
-    """Return whether a server's certificate was not accepted."""
+    """Return whether the server's certificate was rejected."""
     return isinstance(error.__cause__ or error.__context__, ssl.SSLCertVerificationError)
 
 
 def _cause(error: Exception) -> str:
-    """Return the operating system's words for what broke a connection, where there are any."""
+    """Return the operating system's message for the cause of a connection error, if there is one."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:

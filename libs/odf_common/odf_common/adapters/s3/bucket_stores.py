@@ -1,6 +1,6 @@
-"""Objects in a bucket, read through a cache in the node's home, and references such as `refs/head`.
+"""Objects in a bucket, read through a cache in the node's home, and references such as `refs/head` in the bucket.
 
-References are moved by conditional PUT.
+References are changed by conditional PUT.
 """
 
 import contextlib
@@ -40,17 +40,17 @@ PARALLEL_WRITES: Final = 32  # requests at a time
 
 @guarded_methods
 class S3BlobStore(BlobStore):
-    """Objects in a bucket; any number of processes and nodes may use it at once.
+    """Objects in a bucket; any number of processes and nodes may use it at the same time.
 
-    The bucket decides whether an object exists. Its bytes come from the cache, if this node has stored or read them
-    recently; when they are fetched they are compared with its name. What belongs to this node only, such as notes,
-    indexes, locks and scratch folders, is in the `local` store.
+    An object exists if the bucket has it. Its bytes are read from the cache if this node has stored or read them
+    recently; bytes from the bucket are verified against the object's name. Data that only this node uses, such as
+    notes, indexes, locks and scratch folders, is in the `local` store.
     """
 
     def __init__(
         self, bucket: Bucket, *, local: BlobStore, cache: ObjectCache, gives_urls: bool = False
     ) -> None:
-        """With `gives_urls`, the bucket serves objects to others."""
+        """Use a bucket and a cache; if `gives_urls`, other nodes download objects by presigned URLs of the bucket."""
         self._bucket = bucket
         self._gives_urls = gives_urls
         self._local = local
@@ -62,14 +62,14 @@ class S3BlobStore(BlobStore):
         return self._bucket.size(_name(dataset, kind, name)) is not None
 
     def size(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> int:
-        """Return its size in bytes; raises `NotFound`."""
+        """Return the size of an object in bytes; raises `NotFound`."""
         size = self._bucket.size(_name(dataset, kind, name))
         if size is None:
             raise _missing(kind, name)
         return size
 
     def read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
-        """Return its bytes; raises `NotFound`, and `Damaged` if they do not match its name."""
+        """Return the bytes of an object; raises `NotFound`, or `Damaged` if they do not match the object's name."""
         if kind not in NAMED_BY_CONTENT:  # a copy of it could not be checked
             return self._read(dataset, kind, name)
         copy = self._cache.find(_name(dataset, kind, name))
@@ -82,25 +82,31 @@ class S3BlobStore(BlobStore):
         return content
 
     def open(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
-        """Open a copy for reading, which stays complete while it is open; raises `NotFound` and `Damaged`."""
+        """Open a cached copy of an object, which can be read completely even if it is evicted while it is open.
+
+        The object is fetched if it is not cached. Raises `NotFound` and `Damaged`.
+        """
         with contextlib.suppress(FileNotFoundError):
             return open_to_read(self.local_path(dataset, kind, name))
         return open_to_read(self._fetch(dataset, kind, name))
 
     def open_stored(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
-        """Fetch an object, whether or not there is a copy, and open it; raises `NotFound` and `Damaged`."""
+        """Fetch an object from the bucket, even if it is cached, and open it; raises `NotFound` and `Damaged`."""
         return open_to_read(self._download(dataset, kind, name))
 
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
-        """Return a copy, which stays for some minutes, or less if many are added; raises `NotFound` and `Damaged`."""
+        """Return the path of a cached copy; the object is fetched if necessary. Raises `NotFound` and `Damaged`.
+
+        The copy stays cached for some minutes, or for a shorter time if many other objects are added to the cache.
+        """
         return self.local_copy(dataset, kind, name) or self._fetch(dataset, kind, name)
 
     def local_copy(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path | None:
-        """Return a copy if this node has one; the bucket is not asked."""
+        """Return the path of the cached copy, None if the object is not cached; the bucket is not accessed."""
         return self._cache.find(_name(dataset, kind, name))
 
     def names(self, dataset: DatasetId, kind: ObjectKind) -> Iterator[Multihash]:
-        """Iterate over all objects of a kind; objects not named by a hash are ignored."""
+        """Iterate over all objects of a kind; keys that are not a hash are ignored."""
         folder = f"{dataset.folder}/{kind.value}/"
         for obj in self._bucket.objects(folder):
             with contextlib.suppress(InvalidInput):
@@ -110,58 +116,58 @@ class S3BlobStore(BlobStore):
                     yield name
 
     def put(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, content: bytes) -> None:
-        """Store bytes, unless the object exists."""
+        """Store an object, unless it exists."""
         if self._bucket.put(_name(dataset, kind, name), content):
             self._cache.put(_name(dataset, kind, name), content)
 
     def put_all(
         self, dataset: DatasetId, kind: ObjectKind, contents: Sequence[tuple[Multihash, bytes]]
     ) -> None:
-        """Store objects, up to `PARALLEL_WRITES` at a time."""
+        """Store objects, except those that exist, up to `PARALLEL_WRITES` at the same time."""
         with ThreadPoolExecutor(PARALLEL_WRITES, thread_name_prefix="store") as pool:
             for stored in [pool.submit(self.put, dataset, kind, *content) for content in contents]:
                 stored.result()
 
     def put_file(self, dataset: DatasetId, kind: ObjectKind, name: Multihash, file: Path) -> None:
-        """Store a local file, unless the object exists; `file` is gone in either case."""
+        """Store a local file, unless the object exists; the file is gone in either case."""
         if self._bucket.upload(_name(dataset, kind, name), file):
             self._cache.take(_name(dataset, kind, name), file)
         else:
             file.unlink()
 
     def download_url(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> DownloadUrl | None:
-        """Return a presigned URL if the store gives any; whether the object exists is not checked."""
+        """Return a presigned URL, None if URLs are not enabled; whether the object exists is not checked."""
         return self._bucket.presign(_name(dataset, kind, name)) if self._gives_urls else None
 
     def remove(self, dataset: DatasetId, kind: ObjectKind, names: Iterable[Multihash]) -> None:
-        """Remove objects, and this node's copies; missing ones are ignored."""
+        """Remove objects and their cached copies; objects that do not exist are ignored."""
         keys = [_name(dataset, kind, name) for name in names]
         self._bucket.remove(keys)
         for key in keys:
             self._cache.drop(key)
 
     def note(self, dataset: DatasetId, name: str) -> str | None:
-        """Return this node's note; None if there is none."""
+        """Return the text of a note of this node; None if the note does not exist."""
         return self._local.note(dataset, name)
 
     def set_note(self, dataset: DatasetId, name: str, text: str | None) -> None:
-        """Write a note of this node durably, or remove it."""
+        """Write a note of this node durably; remove the note if `text` is None."""
         self._local.set_note(dataset, name, text)
 
     def lock_notes(self, dataset: DatasetId) -> AbstractContextManager[object]:
-        """Hold this node's lock of the dataset."""
+        """Hold this node's lock on the dataset."""
         return self._local.lock_notes(dataset)
 
     def index_folder(self, dataset: DatasetId) -> Path:
-        """Return a folder in the home."""
+        """Return the folder for indexes, which is in the home."""
         return self._local.index_folder(dataset)
 
     def scratch(self) -> Path:
-        """Return a new empty folder in the home; the caller removes it."""
+        """Return a new empty folder in the home; the caller must remove it."""
         return self._local.scratch()
 
     def datasets(self) -> Iterator[DatasetId]:
-        """Iterate over datasets that have objects in the bucket, those of other nodes included."""
+        """Iterate over all datasets that have objects in the bucket, including those of other nodes."""
         for text in self._bucket.folders():
             with contextlib.suppress(InvalidInput):
                 dataset = DatasetId.parse(PREFIX + text)
@@ -169,19 +175,19 @@ class S3BlobStore(BlobStore):
                     yield dataset
 
     def delete_dataset(self, dataset: DatasetId) -> None:
-        """Remove the head, then all else in the bucket, then what this node has of it."""
+        """Delete a dataset: its head, then its other objects in the bucket, then this node's local files of it."""
         self._bucket.remove([f"{dataset.folder}/refs/{HEAD}"])
         self._bucket.remove([obj.name for obj in self._bucket.objects(f"{dataset.folder}/")])
         self._cache.drop(dataset.folder)
         self._local.delete_dataset(dataset)
 
     def sweep(self, untouched_since: float) -> None:
-        """Remove unfinished local files older than `untouched_since` (epoch seconds)."""
+        """Remove local files of interrupted writes that were last written before `untouched_since` (epoch seconds)."""
         self._local.sweep(untouched_since)
         self._cache.sweep(untouched_since)
 
     def finish_deletions(self) -> None:
-        """Finish local deletions; in the bucket, a dataset's claim repeats its deletion."""
+        """Finish local deletions; an interrupted deletion in the bucket is repeated because of the dataset's claim."""
         self._local.finish_deletions()
 
     def _read(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> bytes:
@@ -191,7 +197,7 @@ class S3BlobStore(BlobStore):
         return stored.content
 
     def _fetch(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
-        """Return a copy; threads that need it at the same time fetch it once."""
+        """Return a cached copy of an object; threads that need it at the same time share one download."""
         key = _name(dataset, kind, name)
 
         def fetch() -> Path:
@@ -214,14 +220,14 @@ class S3BlobStore(BlobStore):
 
 
 class _Fetches:
-    """Fetches in progress, by key; threads share it."""
+    """Downloads in progress, by key; thread-safe."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._running: dict[str, Future[Path]] = {}
 
     def fetch_once(self, key: str, fetch: Callable[[], Path]) -> Path:
-        """Return the result of `fetch`, or raise its error; callers that come meanwhile share it."""
+        """Return the result of `fetch`, or raise its error; concurrent callers with the same key share one call."""
         mine: Future[Path] = Future()
         with self._guard:
             running = self._running.setdefault(key, mine)
@@ -258,29 +264,29 @@ REMOVED: Final = b""
 
 
 class S3RefStore(RefStore):
-    """References in a bucket; any number of processes and nodes may use it at once.
+    """References in a bucket; any number of processes and nodes may use it at the same time.
 
-    Not every S3 server can delete on a condition, so a removed reference stays as an empty object until its dataset is
-    deleted.
+    Not every S3 server supports conditional deletes. A removed reference therefore remains as an empty object until its
+    dataset is deleted.
     """
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
 
     def head(self, dataset: DatasetId, ref: str = HEAD) -> Multihash | None:
-        """Return the hash; None if the reference does not exist; raises `CorruptRef`."""
+        """Return the hash that a reference contains, None if it does not exist; raises `CorruptRef`."""
         return _hash_of(self._read_stored(dataset, ref), dataset, ref)
 
     def compare_and_set(
         self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash, ref: str = HEAD
     ) -> None:
-        """Move the reference; raises `HeadMoved`, changing nothing, unless it is `expected` (None: absent)."""
+        """Set a reference to `new` if it is `expected` (None: does not exist); otherwise raise `HeadMoved`."""
         self._replace(dataset, ref, expected, str(new).encode())
 
     def remove(self, dataset: DatasetId, ref: str, *, expected: Multihash | None) -> None:
-        """Remove a reference; with `expected=None` unconditionally, even if it is damaged.
+        """Remove a reference if it is `expected`; if that is None, in any case, even if it is damaged.
 
-        Raises `HeadMoved` if it is not `expected`; then nothing has changed.
+        Raises `HeadMoved` if it is not `expected`; nothing has changed then.
         """
         if expected is None:
             self._bucket.remove([_ref_key(dataset, ref)])

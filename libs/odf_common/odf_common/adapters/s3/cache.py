@@ -1,9 +1,10 @@
-"""A cache of immutable objects in a local folder; the least recently used are removed when it is too large.
+"""A cache of immutable objects in a local folder; the least recently used ones are evicted when it is too large.
 
-Several processes share the folder. Paths are passed to programs that open them later (an engine opens the first file
-of a transform when the last has been fetched), so objects used within `IN_USE_SECONDS` are kept, even if the cache then
-exceeds its limit. Beyond `IN_USE_LIMIT` they are removed as well: clients that read much must not fill the disk. Files
-that are open can still be read then; those who open one later find it missing, and fetch it again or retry.
+Several processes share the folder. Paths are passed to programs that open them later: an engine opens the first file of
+a transform after the last one has been fetched. Objects that were used within `IN_USE_SECONDS` are therefore kept, even
+if the cache exceeds its limit. Beyond `IN_USE_LIMIT` they are evicted as well, so that clients that read much cannot
+fill the disk. Files that are already open can still be read then. A reader that opens one later finds it missing, and
+fetches it again or retries.
 """
 
 import contextlib
@@ -28,10 +29,10 @@ LOCK: Final = ".lock"
 
 @guarded_methods
 class ObjectCache:
-    """Files by name, where a name is a relative path; the file's mtime is when it was last used."""
+    """Cached files by name, which is a relative path; the mtime of a file is the time of its last use."""
 
     def __init__(self, folder: Path, max_bytes: int, clock: Callable[[], float] = time.time) -> None:
-        """Use a folder, which need not exist yet."""
+        """Use a folder, which need not exist yet; the cache should not exceed `max_bytes`."""
         self._folder = folder.absolute()
         self._max_bytes = max_bytes
         self._clock = clock
@@ -39,7 +40,7 @@ class ObjectCache:
         self._guard = threading.Lock()
 
     def find(self, name: str) -> Path | None:
-        """Return a cached object, marked as used; None if it is not cached."""
+        """Return the path of a cached object and mark it as used; None if the object is not cached."""
         file = self._folder / name
         try:
             now = self._clock()
@@ -50,14 +51,14 @@ class ObjectCache:
         return file
 
     def put(self, name: str, content: bytes) -> Path:
-        """Store bytes; return the copy."""
+        """Add an object to the cache; return its path."""
         file = self._folder / name
         durable.write(file, content)  # an incomplete copy would be trusted after a power failure
         self._count_added(file, len(content))
         return file
 
     def take(self, name: str, file: Path) -> Path:
-        """Move a finished file in; return where it is now."""
+        """Move a complete file into the cache; return its new path."""
         target = self._folder / name
         size = file.stat().st_size
         durable.move(file, target)
@@ -65,7 +66,7 @@ class ObjectCache:
         return target
 
     def drop(self, name: str) -> None:
-        """Remove one copy, or a folder of them."""
+        """Remove a cached object, or a folder of objects."""
         path = self._folder / name
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -73,7 +74,7 @@ class ObjectCache:
             path.unlink(missing_ok=True)
 
     def sweep(self, untouched_since: float) -> None:
-        """Remove unfinished copies of killed processes that were last touched before a time (epoch seconds)."""
+        """Remove incomplete files of killed processes, last written before `untouched_since` (epoch seconds)."""
         for folder, _, _ in os.walk(self._folder):
             durable.sweep(Path(folder), untouched_since)
 
@@ -92,7 +93,10 @@ class ObjectCache:
                 self._evict(file)
 
     def _evict(self, added: Path) -> None:
-        """Remove the longest unused copies until the rest fits, but not the one just added: no reader has opened it."""
+        """Remove the least recently used objects until the cache is within its limits.
+
+        The object that was just added is kept, because no reader has opened it yet.
+        """
         copies = sorted(self._copies())
         total = sum(size for _, size, _ in copies)
         if total <= self._max_bytes:
@@ -109,7 +113,7 @@ class ObjectCache:
                     total -= size
 
     def _copies(self) -> Iterator[tuple[float, int, str]]:
-        """Yield when each copy was last used, its bytes on disk, and its path."""
+        """Yield for each cached object the time of its last use, its bytes on disk, and its path."""
         for folder, _, files in os.walk(self._folder):
             for file in files:
                 path = f"{folder}/{file}"

@@ -1,4 +1,4 @@
-"""Locations of buckets, and the credentials for them."""
+"""Locations in S3 buckets, and the credentials and endpoint for access."""
 
 import re
 from dataclasses import dataclass, field
@@ -24,9 +24,9 @@ class S3Location:
 
     bucket: str
     prefix: str = ""
-    """The keys' first segments, without a slash at either end."""
+    """The path of the prefix, without slashes at its start and end."""
     endpoint: str | None = None
-    """`http[s]://host[:port]`; None if the URL names none."""
+    """`http[s]://host[:port]`; None if the URL does not contain an endpoint."""
 
     @classmethod
     def parse(cls, url: str) -> Self:
@@ -51,18 +51,18 @@ class S3Location:
         return cls(bucket=bucket, prefix="/".join(segments), endpoint=endpoint)
 
     def key(self, name: str) -> str:
-        """Return the key of a name below this prefix."""
+        """Return the complete key for a name below this prefix."""
         return f"{self.prefix}/{name}" if self.prefix else name
 
     def __str__(self) -> str:
-        """Return the URL."""
+        """Return the location as a URL."""
         scheme, _, host = (self.endpoint or "").partition("://")
         start = f"s3+{scheme}://{host}/" if host else "s3://"
         return start + self.bucket + (f"/{self.prefix}" if self.prefix else "")
 
 
 def _endpoint(parts: SplitResult) -> tuple[str | None, str]:
-    """Return the endpoint, and the bucket and prefix as one path."""
+    """Return the endpoint of a URL, if any, and its path of bucket and prefix."""
     scheme = BUCKETS[parts.scheme]
     if scheme is None:
         return None, parts.netloc + parts.path
@@ -70,7 +70,7 @@ def _endpoint(parts: SplitResult) -> tuple[str | None, str]:
 
 
 def checked_endpoint(text: str) -> str:
-    """Return an endpoint; raises `InvalidInput` unless it is `http[s]://host[:port]`."""
+    """Return an endpoint without a trailing slash; raises `InvalidInput` unless it is `http[s]://host[:port]`."""
     scheme, _, host = text.rstrip("/").partition("://")
     if scheme not in {"http", "https"} or _HOST.fullmatch(host) is None:
         raise InvalidInput(text=f"expected http[s]://host[:port], got {text!r}")
@@ -79,16 +79,16 @@ def checked_endpoint(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Access:
-    """Access to buckets: the defaults reach public buckets of AWS."""
+    """Endpoint and credentials for access to buckets; the defaults are for public buckets of AWS."""
 
     endpoint: str = AWS
-    """Of locations that name none."""
+    """Endpoint for locations that do not contain one."""
     region: str | None = None
-    """None: asked of the server once."""
+    """Region of the bucket; if None, the server is asked for it once."""
     addressing: str = "auto"
-    """`path`, `virtual` (the bucket is a part of the host's name), or `auto`: virtual at AWS, else path."""
+    """`path`, `virtual` (the bucket is a part of the host name), or `auto`: virtual for AWS, otherwise path."""
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
     credentials_file: Path | None = None
-    """In AWS's format, read again when it has changed; its profile `default` is used unless a key is given."""
+    """File in AWS's format; its profile `default` is used unless a key is configured. Changes are detected."""

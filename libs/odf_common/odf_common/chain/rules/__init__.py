@@ -1,8 +1,8 @@
-"""The rules of the metadata chain, and `admit`, which checks blocks against them (wire-facts §5.5).
+"""The rules of the metadata chain, and `admit`, which checks a block against them (wire-facts §5.5).
 
-A rule is a function whose docstring states it, with its section. It returns what is wrong, or None. Coordinator,
-verifier and sync all admit blocks here. That a block's hash matches its bytes is checked where bytes are read
-(`chain/walk.py`), that the head moves by compare-and-set in the store.
+A rule is a function whose docstring states the rule and its section. It returns a description of the violation, or
+None. Coordinator, verifier and sync check all blocks here. Two things are checked elsewhere: that a block's hash
+matches its bytes, where bytes are read (`chain/walk.py`), and that the head has not moved, in the store.
 """
 
 from collections.abc import Callable
@@ -77,10 +77,10 @@ _RULES_OF_OTHERS: Final = (*_ORDER, *_DEFINITION)
 def admit(
     past: ChainState | None, block: MetadataBlock, *, block_hash: Multihash, version: int
 ) -> ChainState:
-    """Return the state with `block` on top of `past`; None is the empty chain.
+    """Return the state with `block` on top of `past`, which is None for the empty chain.
 
-    `version` is the manifest version of the block; every readable one is accepted. Raises `ChainRuleViolated` with the
-    name of the first broken rule; then nothing is admitted.
+    `version` is the manifest version of the block; every version that can be read is accepted. Raises
+    `ChainRuleViolated` with the name of the first rule that the block breaks.
     """
     if past is None:
         for first_rule in FIRST_RULES:

@@ -1,8 +1,7 @@
-"""Rules of events with data, AddData and ExecuteTransform alike (wire-facts §5.4, §5.5, 5–12 and 15; RFC-014).
+"""Rules of events with data, AddData and ExecuteTransform (wire-facts §5.4, §5.5, 5–12 and 15; RFC-014).
 
-Also those of the schema of the data: which may follow which (wire-facts §5.5, 22).
-
-Also those of SetTransform and ExecuteTransform (wire-facts §5.5, 13–18; RFC-014).
+The module also contains the rules of data schemas (wire-facts §5.5, 22), and those of SetTransform and ExecuteTransform
+(wire-facts §5.5, 13–18; RFC-014).
 """
 
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from odf_common.metadata.events import (
 
 
 def watermark_is_kept(past: ChainState, block: MetadataBlock) -> str | None:
-    """Once a dataset has a watermark, every event with data states it (spec: Watermark; §5.5, 5)."""
+    """Once a dataset has a watermark, every event with data contains one (spec: Watermark; §5.5, 5)."""
     event = block.event
     if not isinstance(event, DataEvent) or past.watermark is None:
         return None
@@ -44,7 +43,7 @@ def watermark_never_decreases(past: ChainState, block: MetadataBlock) -> str | N
 
 
 def event_with_data_is_not_empty(past: ChainState, block: MetadataBlock) -> str | None:
-    """An event with data has data, a checkpoint, a watermark or a source state (spec: AddData; §5.5, 6)."""
+    """An event with data contains data, a checkpoint, a watermark or a source state (spec: AddData; §5.5, 6)."""
     event = block.event
     if not isinstance(event, DataEvent):
         return None
@@ -56,7 +55,7 @@ def event_with_data_is_not_empty(past: ChainState, block: MetadataBlock) -> str 
 
 
 def offset_interval_is_closed(past: ChainState, block: MetadataBlock) -> str | None:
-    """A slice has at least one record, so its interval ends where it starts or later (spec: DataSlice; §5.5, 7)."""
+    """A slice has at least one record, so its interval does not end before it starts (spec: DataSlice; §5.5, 7)."""
     event = block.event
     if not isinstance(event, DataEvent) or event.new_data is None:
         return None
@@ -67,7 +66,7 @@ def offset_interval_is_closed(past: ChainState, block: MetadataBlock) -> str | N
 
 
 def offsets_are_contiguous(past: ChainState, block: MetadataBlock) -> str | None:
-    """A slice starts at the offset after `prevOffset`, the first at 0 (spec: DataSlice; §5.5, 7)."""
+    """A slice starts at the offset after `prevOffset`; the first slice starts at 0 (spec: DataSlice; §5.5, 7)."""
     event = block.event
     if not isinstance(event, DataEvent) or event.new_data is None:
         return None
@@ -79,7 +78,7 @@ def offsets_are_contiguous(past: ChainState, block: MetadataBlock) -> str | None
 
 
 def previous_offset_is_carried(past: ChainState, block: MetadataBlock) -> str | None:
-    """`prevOffset` is the offset of the last record so far, absent while there is none (RFC-014; §5.5, 8)."""
+    """`prevOffset` is the offset of the last record, and is absent before the first record (RFC-014; §5.5, 8)."""
     event = block.event
     if isinstance(event, DataEvent) and event.prev_offset != past.last_offset:
         return f"prevOffset should be {_or_none(past.last_offset)}, is {_or_none(event.prev_offset)}"
@@ -95,7 +94,7 @@ def data_has_a_schema(past: ChainState, block: MetadataBlock) -> str | None:
 
 
 def checkpoint_is_linked(past: ChainState, block: MetadataBlock) -> str | None:
-    """`prevCheckpoint` is the checkpoint of the event with data before, if that had one (§5.5, 10 and 15)."""
+    """`prevCheckpoint` is the checkpoint of the previous event with data, if that has one (§5.5, 10 and 15)."""
     event = block.event
     if not isinstance(event, DataEvent):
         return None
@@ -106,7 +105,7 @@ def checkpoint_is_linked(past: ChainState, block: MetadataBlock) -> str | None:
 
 
 def add_data_changes_something(past: ChainState, block: MetadataBlock) -> str | None:
-    """AddData adds data, or another checkpoint, watermark or source state than the event before (§5.5, 11)."""
+    """AddData adds data, or changes the checkpoint, the watermark or the source state (§5.5, 11)."""
     event = block.event
     return (
         "the event changes nothing" if isinstance(event, AddData) and is_without_change(past, event) else None
@@ -114,7 +113,7 @@ def add_data_changes_something(past: ChainState, block: MetadataBlock) -> str | 
 
 
 def is_without_change(past: ChainState, event: AddData) -> bool:
-    """Return whether the event has nothing that the one before does not have."""
+    """Return whether the event adds nothing to the state before it."""
     if event.new_data is not None:
         return False
     if event.new_checkpoint is not None and event.new_checkpoint.physical_hash != event.prev_checkpoint:
@@ -127,7 +126,7 @@ def _or_none(value: object) -> str:
 
 
 def schema_is_given(past: ChainState, block: MetadataBlock) -> str | None:
-    """SetDataSchema holds a schema, as Arrow bytes or in ODF's own form (spec: SetDataSchema)."""
+    """SetDataSchema contains a schema, as Arrow bytes or in ODF's own format (spec: SetDataSchema)."""
     event = block.event
     if isinstance(event, SetDataSchema) and event.raw_arrow_schema is None and event.schema is None:
         return "the event has no schema"
@@ -135,14 +134,14 @@ def schema_is_given(past: ChainState, block: MetadataBlock) -> str | None:
 
 
 def schema_changes_something(past: ChainState, block: MetadataBlock) -> str | None:
-    """SetDataSchema is not repeated unchanged (§5.5, 22)."""
+    """SetDataSchema differs from the current schema (§5.5, 22)."""
     if isinstance(block.event, SetDataSchema) and block.event == past.definitions.schema:
         return "the schema is set already"
     return None
 
 
 def schema_stays_compatible(past: ChainState, block: MetadataBlock) -> str | None:
-    """A new schema may add optional columns and reorder; all else would change old data (§5.5, 22)."""
+    """A new schema may add optional columns and reorder columns; other changes do not fit existing data (§5.5, 22)."""
     event, current = block.event, past.definitions.schema
     if not isinstance(event, SetDataSchema) or current is None:
         return None
@@ -168,7 +167,7 @@ def transform_is_defined_first(past: ChainState, block: MetadataBlock) -> str | 
 
 
 def inputs_are_those_of_the_transform(past: ChainState, block: MetadataBlock) -> str | None:
-    """ExecuteTransform lists every input of the current SetTransform, in its order (§5.5, 13)."""
+    """ExecuteTransform lists every input of the current SetTransform, in the same order (§5.5, 13)."""
     event, transform = block.event, past.definitions.transform
     if not isinstance(event, ExecuteTransform) or transform is None:
         return None
@@ -178,7 +177,7 @@ def inputs_are_those_of_the_transform(past: ChainState, block: MetadataBlock) ->
 
 
 def input_blocks_are_contiguous(past: ChainState, block: MetadataBlock) -> str | None:
-    """Each input continues at the block where it stopped, and a new block is another one (RFC-014; §5.5, 14)."""
+    """Each input continues at its last processed block, and a new block differs from that (RFC-014; §5.5, 14)."""
     if not isinstance(block.event, ExecuteTransform):
         return None
     for step in block.event.query_inputs:
@@ -191,7 +190,7 @@ def input_blocks_are_contiguous(past: ChainState, block: MetadataBlock) -> str |
 
 
 def input_offsets_are_contiguous(past: ChainState, block: MetadataBlock) -> str | None:
-    """Each input continues at the record where it stopped; new records need new blocks (RFC-014; §5.5, 14)."""
+    """Each input continues after its last processed record; new records require new blocks (RFC-014; §5.5, 14)."""
     if not isinstance(block.event, ExecuteTransform):
         return None
     for step in block.event.query_inputs:
@@ -208,7 +207,7 @@ def input_offsets_are_contiguous(past: ChainState, block: MetadataBlock) -> str 
 
 
 def transform_changes_something(past: ChainState, block: MetadataBlock) -> str | None:
-    """ExecuteTransform adds data, input blocks, another checkpoint or another watermark (§5.5, 16)."""
+    """ExecuteTransform adds data or input blocks, or changes the checkpoint or the watermark (§5.5, 16)."""
     event = block.event
     if not isinstance(event, ExecuteTransform) or event.new_data is not None:
         return None
@@ -220,7 +219,7 @@ def transform_changes_something(past: ChainState, block: MetadataBlock) -> str |
 
 
 def transform_inputs_are_resolved(past: ChainState, block: MetadataBlock) -> str | None:
-    """SetTransform has inputs, each once, by dataset id and with an alias (§5.5, 17)."""
+    """SetTransform has at least one input and none twice; each one has a dataset id and an alias (§5.5, 17)."""
     if not isinstance(block.event, SetTransform):
         return None
     if not block.event.inputs:
@@ -250,7 +249,7 @@ def transform_reads_other_datasets(past: ChainState, block: MetadataBlock) -> st
 
 
 def queries_are_normalized(past: ChainState, block: MetadataBlock) -> str | None:
-    """SQL is a list of queries, all but the last with an alias; the last is the output (§5.5, 18)."""
+    """SQL is a list of queries; all but the last have an alias, and the last one is the output (§5.5, 18)."""
     return next((fault for transform in _transforms(block) for fault in _query_faults(transform)), None)
 
 

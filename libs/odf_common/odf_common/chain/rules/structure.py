@@ -1,9 +1,9 @@
-"""Rules for every block, whatever its event: position, time, kind (wire-facts §5.5, 1–4).
+"""Rules for every block, whatever its event: its position, time and kind (wire-facts §5.5, 1–4).
 
-A rule returns what is wrong with the block, or None; `chain/rules/__init__.py` turns that into an error.
+A rule returns a description of the violation, or None; `chain/rules/__init__.py` raises it as an error.
 
-The rules of sources say how they are defined, replaced and disabled (wire-facts §5.5, 19–21). The reference never
-disables a source; here a disabled one takes no data until it is replaced.
+The module also contains the rules for defining, replacing and disabling sources (wire-facts §5.5, 19–21). The reference
+implementation never disables a source; in this implementation a disabled source adds no data until it is replaced.
 """
 
 from typing import Final
@@ -50,33 +50,33 @@ def chain_begins_at_zero(block: MetadataBlock) -> str | None:
 
 
 def seed_comes_first(past: ChainState, block: MetadataBlock) -> str | None:
-    """A Seed is only the first block of a chain (spec: Seed; §5.5, 1)."""
+    """Only the first block of a chain is a Seed (spec: Seed; §5.5, 1)."""
     return "only the first block of a chain is a Seed" if isinstance(block.event, Seed) else None
 
 
 def previous_block_is_the_head(past: ChainState, block: MetadataBlock) -> str | None:
-    """A block names the block before it by its hash (spec: MetadataBlock; §5.5, 3)."""
+    """A block contains the hash of the block before it (spec: MetadataBlock; §5.5, 3)."""
     if block.prev_block_hash != past.head:
         return f"previous block should be {past.head}, but is {block.prev_block_hash}"
     return None
 
 
 def sequence_is_dense(past: ChainState, block: MetadataBlock) -> str | None:
-    """A block's sequence number is one more than that of the block before (spec: MetadataBlock; §5.5, 2)."""
+    """The sequence number of a block is one more than that of the block before (spec: MetadataBlock; §5.5, 2)."""
     if block.sequence_number != past.sequence_number + 1:
         return f"sequence number should be {past.sequence_number + 1}, but is {block.sequence_number}"
     return None
 
 
 def system_time_never_decreases(past: ChainState, block: MetadataBlock) -> str | None:
-    """A block is not older than the block before (spec: MetadataBlock; §5.5, 4)."""
+    """The system time of a block is not before that of the block before (spec: MetadataBlock; §5.5, 4)."""
     if block.system_time.ns < past.system_time.ns:
         return f"system time {block.system_time} is before that of the previous block, {past.system_time}"
     return None
 
 
 def event_is_readable_where_needed(past: ChainState, block: MetadataBlock) -> str | None:
-    """An unreadable event is kept unchanged, unless later blocks are checked against its content (§1.6)."""
+    """An event of an unknown kind is kept unchanged, unless the checks of later blocks need its content (§1.6)."""
     event = block.event
     if not isinstance(event, UnknownEvent):
         return None
@@ -118,7 +118,7 @@ def push_source_meets_no_polling(past: ChainState, block: MetadataBlock) -> str 
 
 
 def push_source_changes_something(past: ChainState, block: MetadataBlock) -> str | None:
-    """A push source may be redefined, but not unchanged (§5.5, 20)."""
+    """A push source is not redefined without a change (§5.5, 20)."""
     event = block.event
     if isinstance(event, AddPushSource) and past.definitions.push_sources.get(event.source_name) == event:
         return f"push source {event.source_name!r} is already defined like this"
@@ -135,7 +135,7 @@ def ethereum_source_is_placed(past: ChainState, block: MetadataBlock) -> str | N
 
 
 def read_step_has_one_schema(past: ChainState, block: MetadataBlock) -> str | None:
-    """A read step has its schema as DDL or as an ODF schema, not both (§5.5, 19)."""
+    """A read step has its schema as DDL or in ODF's own format, but not both (§5.5, 19)."""
     match block.event:
         case SetPollingSource(read=read) | AddPushSource(read=read):
             both = read.ddl_schema is not None and read.schema is not None

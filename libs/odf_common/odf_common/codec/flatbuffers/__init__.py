@@ -1,4 +1,4 @@
-"""FlatBuffers ⇄ the model, with our own code: the `flatbuffers` package cannot verify untrusted bytes."""
+"""A codec between FlatBuffers and the model. It is our own: the `flatbuffers` package cannot verify untrusted bytes."""
 
 from odf_common.codec.flatbuffers.blocks import (
     BLOCK_KIND,

@@ -1,7 +1,7 @@
-"""Blocks, events and engine messages ⇄ FlatBuffers (spec: Metadata Chain, Engine Protocol).
+"""Encoding and decoding of blocks, events and engine messages as FlatBuffers (spec: Metadata Chain, Engine Protocol).
 
-A stored block is a `Manifest` whose content is a second buffer, the `MetadataBlock`. Its hash is over the manifest's
-bytes, so bytes from elsewhere are kept unchanged and never encoded again.
+A stored block is a `Manifest` whose content is a second buffer, the `MetadataBlock`. Its hash covers the bytes of the
+manifest, so blocks from elsewhere are kept as they are and never encoded again.
 """
 
 from collections.abc import Callable, Hashable
@@ -23,7 +23,7 @@ M = TypeVar("M", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The wrapper of an object's bytes: its kind as a multicodec, and the format's version."""
+    """The wrapper around the bytes of an object: its kind as a multicodec, and the version of its format."""
 
     kind: Int64
     version: Int32
@@ -39,7 +39,7 @@ class DecodedBlock:
 
 
 def encode_block(block: MetadataBlock, version: int = 3) -> bytes:
-    """Return the whole manifest of `block`: the bytes that are stored, sent and hashed."""
+    """Return the complete manifest of a block: the bytes that are stored, sent and hashed."""
     if version not in VERSIONS:
         raise InvalidInput(text=f"block version {version} is not supported; expected one of {VERSIONS}")
     if isinstance(block.event, UnknownEvent):
@@ -50,7 +50,7 @@ def encode_block(block: MetadataBlock, version: int = 3) -> bytes:
 
 
 def decode_block(raw: bytes) -> DecodedBlock:
-    """Return the block in `raw`; raises `InvalidInput` unless it is a block of a known version."""
+    """Decode a block; raises `InvalidInput` unless the bytes are a block of a known version."""
     manifest: Manifest = read_root(table_reader(Manifest), bytes(raw))
     if manifest.kind != BLOCK_KIND:
         raise InvalidInput(text=f"expected kind {BLOCK_KIND:#x}, a metadata block, got {manifest.kind:#x}")
@@ -63,12 +63,12 @@ def decode_block(raw: bytes) -> DecodedBlock:
 
 
 def block_hash(raw: bytes) -> Multihash:
-    """Return the hash that names a block: SHA3-256 of its manifest's bytes."""
+    """Return the hash by which a block is named: SHA3-256 of the bytes of its manifest."""
     return physical_hash_of(raw)
 
 
 def encode_event(event: MetadataEvent) -> bytes:
-    """Return an event on its own, as the bus carries it: a `MetadataEventWrapper`."""
+    """Encode a single event for the bus, as a `MetadataEventWrapper`."""
     if isinstance(event, UnknownEvent):
         return _copy_unknown(event, event, decode_event)
     buffer = Buffer()
@@ -76,18 +76,18 @@ def encode_event(event: MetadataEvent) -> bytes:
 
 
 def decode_event(raw: bytes) -> MetadataEvent:
-    """Return the event in a `MetadataEventWrapper`; raises `InvalidInput` for broken bytes."""
+    """Decode a single event from a `MetadataEventWrapper`; raises `InvalidInput` for malformed bytes."""
     event: MetadataEvent = read_root(wrapper_reader(EVENTS), bytes(raw))
     return event
 
 
 def encode_message(message: object) -> bytes:
-    """Return a message of the engine contract, or any other metadata object, as a root table."""
+    """Encode a message of the engine contract, or any other metadata object, as a root table."""
     return _encode(type(message), message)
 
 
 def decode_message(cls: type[M], raw: bytes) -> M:
-    """Return the `cls` in `raw`; raises `InvalidInput` for broken bytes."""
+    """Decode a root table as an object of class `cls`; raises `InvalidInput` for malformed bytes."""
     message: M = read_root(table_reader(cls), bytes(raw))
     return message
 

@@ -1,4 +1,4 @@
-"""Values that tables of FlatBuffers hold inline, both ways: integers, and timestamps as structs (wire-facts §2.2)."""
+"""Encoding and decoding of values that FlatBuffers tables contain inline: integers and timestamps (wire-facts §2.2)."""
 
 import struct
 from datetime import date
@@ -15,13 +15,13 @@ _END: Final = Timestamp((date.max.toordinal() + 1 - _EPOCH_DAY) * _DAY_SECONDS *
 
 
 def integer_struct(width: Width) -> struct.Struct:
-    """Return the layout of an integer."""
+    """Return the binary layout of an integer of this width."""
     code = _CODES[width.size]
     return struct.Struct("<" + (code if width.signed else code.upper()))
 
 
 def pack_timestamp(timestamp: Timestamp) -> bytes:
-    """Return the struct of a timestamp; raises `InvalidInput` outside the years 1 to 9999."""
+    """Encode a timestamp; raises `InvalidInput` outside of the years 1 to 9999."""
     days, within = divmod(timestamp.ns, _DAY_SECONDS * NANOS)
     try:
         day = date.fromordinal(days + _EPOCH_DAY)
@@ -32,7 +32,7 @@ def pack_timestamp(timestamp: Timestamp) -> bytes:
 
 
 def unpack_timestamp(raw: bytes, position: int) -> Timestamp:
-    """Return the timestamp at a position; raises `InvalidInput` if there is no such day or time."""
+    """Decode the timestamp at a position; raises `InvalidInput` if its day or time of day does not exist."""
     year, ordinal, seconds, nanos = _TIMESTAMP.unpack_from(raw, position)
     try:
         first = date(year, 1, 1)

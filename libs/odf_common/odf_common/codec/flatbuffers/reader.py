@@ -1,7 +1,7 @@
-"""FlatBuffers → metadata objects, with functions generated from the dataclasses.
+"""Decoding of FlatBuffers to metadata objects, by functions that are generated from the dataclasses.
 
-Anything malformed raises `InvalidInput`. A union member or an enum value that this version does not know raises
-`UnknownMember`; an event with one becomes an `UnknownEvent` (wire-facts §1).
+Malformed bytes raise `InvalidInput`. A union member or an enum value that this version does not know raises
+`UnknownMember`; an event that contains one becomes an `UnknownEvent` (wire-facts §1).
 """
 
 import struct
@@ -47,7 +47,7 @@ class _Step(NamedTuple):
 
 
 def read_root(read: _Read, raw: bytes) -> Any:
-    """Return the result of `read` for the root of a whole buffer; raises `InvalidInput` for malformed bytes."""
+    """Return the result of `read` for the root table of a buffer; raises `InvalidInput` for malformed bytes."""
     source = Source(raw)
     try:
         return read(source, source.follow(0))
@@ -57,7 +57,7 @@ def read_root(read: _Read, raw: bytes) -> Any:
 
 @cache
 def table_reader(cls: type) -> _Read:
-    """Return the function that reads a table of `cls` at a position."""
+    """Return a function that reads a table as an object of class `cls`."""
     members = fields_of(cls)
     steps: tuple[_Step, ...] | None = None  # built on first use: data types contain themselves
 
@@ -130,7 +130,7 @@ def _inline_reader(shape: Shape) -> _Read:
 
 
 def _member_reader(union: OneOf) -> _Read:
-    """Return the function that maps a discriminator to the reader of its member."""
+    """Return a function that selects the reader of a union member by its discriminator."""
     readers = tuple(table_reader(member) for member in union.members)
 
     def choose(_: Source, number: int) -> _Read:
@@ -143,7 +143,7 @@ def _member_reader(union: OneOf) -> _Read:
 
 
 def _event_reader() -> _Read:
-    """Events are read leniently: a well-formed one that this version does not know becomes an `UnknownEvent`."""
+    """Return a function that selects the reader of an event; an unknown event is read as an `UnknownEvent`."""
     member = _member_reader(EVENTS)
 
     def choose(_: Source, number: int) -> _Read:
@@ -181,7 +181,7 @@ def _number_reader(shape: Integer | EnumShape) -> _Read:
 
 
 def _reader(shape: Shape) -> _Read:
-    """Return the function that reads the target of a reference."""
+    """Return a function that reads a value of this shape, which a reference points to."""
     match shape:
         case Text():
             return _read_text
@@ -210,7 +210,7 @@ def _vector_reader(read: _Read) -> _Read:
 
 
 def wrapper_reader(union: OneOf) -> _Read:
-    """Return the function that reads `{value_type, value}` and returns the value."""
+    """Return a function that reads a wrapper table `{value_type, value}` and returns the value."""
     steps = (_step_of(Field(name="value", slot=1, shape=union)),)
     name = union.prefix or "MetadataEvent"
     return lambda source, position: _read_table(source, position, steps, name)["value"]

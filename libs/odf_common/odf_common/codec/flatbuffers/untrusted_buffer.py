@@ -1,7 +1,7 @@
-"""An unverified FlatBuffer: positions are checked before they are read, and reading has a budget.
+"""An untrusted FlatBuffer: positions are checked before they are read, and the total work is limited by a budget.
 
-Several references may lead to the same bytes. All strings, vectors and tables together may cover no more than a small
-multiple of the buffer, so that a short buffer cannot cost much time or memory.
+Several references may point to the same bytes. All strings, vectors and tables together may therefore have no more than
+a small multiple of the size of the buffer, so that a short buffer cannot consume much time or memory.
 """
 
 import struct
@@ -18,23 +18,23 @@ _VTABLES: Final = tuple(struct.Struct(f"<{count}H") for count in range(_MAX_SLOT
 
 
 class UnknownMember(InvalidInput):
-    """A union member or an enum value is not known to this version."""
+    """This version does not know a union member or an enum value."""
 
 
 class Source:
-    """A buffer being read, with its remaining budget."""
+    """A buffer that is being read, with its remaining budget."""
 
     __slots__ = ("budget", "depth", "raw", "size")
 
     def __init__(self, raw: bytes) -> None:
-        """Start with the whole budget."""
+        """Start reading a buffer with the full budget."""
         self.raw = raw
         self.size = len(raw)
         self.budget = _MAX_READ_FACTOR * len(raw) + 64
         self.depth = 0
 
     def follow(self, position: int) -> int:
-        """Return the target of the reference at `position`."""
+        """Return the position that the reference at `position` points to."""
         try:
             to = position + int(_U32.unpack_from(self.raw, position)[0])
         except struct.error as error:
@@ -44,7 +44,7 @@ class Source:
         return to
 
     def span(self, position: int, *, width: int) -> tuple[int, int]:
-        """Return first byte and item count of the vector at `position`, whose items are `width` bytes each."""
+        """Return the first byte and the item count of the vector at `position`; each item has `width` bytes."""
         count: int = _U32.unpack_from(self.raw, position)[0]
         if position + 4 + count * width > self.size:
             raise InvalidInput(text="a vector exceeds the buffer")
@@ -58,9 +58,10 @@ class Source:
             raise InvalidInput(text="too many references lead to the same bytes")
 
     def vtable(self, position: int) -> tuple[tuple[int, ...], int]:
-        """Return the field positions, by slot, of the table at `position`, and the table's size in bytes.
+        """Return the positions of the fields of the table at `position`, by slot, and the size of the table in bytes.
 
-        Slots beyond those of any table are left out: many tables may share one vtable, which the budget does not count.
+        Slots beyond those of any known table are omitted, because many tables may share a vtable, which the budget
+        does not count.
         """
         raw = self.raw
         where = position - int(_I32.unpack_from(raw, position)[0])

@@ -1,8 +1,8 @@
-"""Metadata objects → FlatBuffers, in the one order of construction that gives the bytes that every node hashes.
+"""Encoding of metadata objects as FlatBuffers, in a fixed order, so that every node produces and hashes the same bytes.
 
-A buffer grows from its end: children before parents, fields in slot order, padding according to the size so far, equal
-vtables shared, equal strings not (wire-facts §2.2). The `flatbuffers` package's builder gives the same bytes, as a test
-shows, but is several times slower and cannot write version 2's unaligned timestamps.
+A buffer grows from its end: children before parents, and fields in slot order. Padding depends on the size so far.
+Equal vtables are shared, equal strings are not (wire-facts §2.2). The builder of the `flatbuffers` package produces the
+same bytes, as a test shows, but is several times slower and cannot write the unaligned timestamps of version 2.
 """
 
 import struct
@@ -36,12 +36,12 @@ _PAD: Final = tuple(bytes(n) for n in range(8))
 
 
 class Buffer:
-    """A FlatBuffer under construction; positions are counted in bytes from its end."""
+    """A FlatBuffer under construction; positions are counted in bytes from the end."""
 
     __slots__ = ("align_structs", "alignment", "depth", "parts", "size", "vtables")
 
     def __init__(self, *, align_structs: bool = True) -> None:
-        """Start empty; without `align_structs` timestamps are laid out as in manifest version 2."""
+        """Start an empty buffer; without `align_structs`, timestamps are laid out as in manifest version 2."""
         self.parts: list[bytes] = []  # last part of the file first
         self.size = 0
         self.alignment = 4
@@ -50,7 +50,7 @@ class Buffer:
         self.depth = 0
 
     def octets(self, raw: bytes) -> int:
-        """Add a byte vector and return its position."""
+        """Add a vector of bytes and return its position."""
         length = len(raw)
         padding = -(self.size + length) & 3
         self.parts.append(_U32.pack(length) + raw + _PAD[padding])
@@ -58,7 +58,7 @@ class Buffer:
         return self.size
 
     def text(self, text: str) -> int:
-        """Add a string with its terminating zero and return its position."""
+        """Add a zero-terminated string and return its position."""
         try:
             raw = text.encode()
         except UnicodeEncodeError as error:
@@ -82,7 +82,7 @@ class Buffer:
         return self.size
 
     def finish(self, root: int) -> bytes:
-        """Return the whole buffer."""
+        """Return the complete buffer with `root` as its root table."""
         padding = -(self.size + 4) & (self.alignment - 1)
         self.parts.append(_U32.pack(self.size + padding + 4 - root) + _PAD[padding])
         self.parts.reverse()
@@ -114,7 +114,7 @@ class _Step(NamedTuple):
 
 @cache
 def table_writer(cls: type) -> _Create:
-    """Return the function that adds one object of `cls` to a buffer and returns its position."""
+    """Return a function that adds an object of class `cls` to a buffer and returns its position."""
     members = fields_of(cls)
     if not members:
         return lambda buffer, _: _write_table(buffer, (), ())
@@ -249,12 +249,12 @@ def _vector(create: _Create) -> _Create:
 
 
 def _wrapper(union: OneOf) -> _Create:
-    """Vectors cannot contain unions, so each member is wrapped in its own table, `{value_type, value}`."""
+    """Return a function that adds a union member in a wrapper table, because vectors cannot contain unions."""
     field = Field(name="value", slot=1, shape=union)
     steps = (_step_of(field),)
     return lambda buffer, value: _write_table(buffer, steps, (value,))
 
 
 def union_writer(union: OneOf) -> _Create:
-    """Return the function that adds the wrapper table of a union's member."""
+    """Return a function that adds a union member in a wrapper table `{value_type, value}`."""
     return _wrapper(union)

@@ -1,1 +1,1 @@
-"""Consumption of a service's messages: the loop, lanes that keep each dataset's order, retry, pools of threads."""
+"""Consumption of a service's messages: the loop, lanes that preserve the order per dataset, retries, thread pools."""

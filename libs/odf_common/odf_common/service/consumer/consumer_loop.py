@@ -1,8 +1,8 @@
-"""One reader per subscription: poll a message, handle it, send the results, then commit the position.
+"""One reader per subscription: poll a message, handle it, send the results, then commit the offset.
 
-`Unavailable` → the message is retried in its lane for a minute, then dropped; any other `OdfError` is final → dead
-letter; anything else is a bug: logged, and a dead letter on the third attempt. No message blocks those of other
-datasets.
+If the handler raises `Unavailable`, the message is retried in its lane for a minute and then dropped. Any other
+`OdfError` is final: the message becomes a dead letter. Any other exception is a bug: it is logged, and the message
+becomes a dead letter on the third attempt. No message blocks messages of other datasets.
 """
 
 import threading
@@ -30,7 +30,7 @@ MAX_ATTEMPTS_AFTER_BUG: Final = 3  # then a message that hits a bug becomes a de
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingMessage:
-    """A message to send, returned by a handler."""
+    """A message that a handler returns, with the topic to send it to."""
 
     topic: str
     envelope: Envelope
@@ -41,23 +41,23 @@ Handler = Callable[[Envelope], Iterable[OutgoingMessage]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """A topic, and the handler of its messages."""
+    """A topic and the handler of its messages."""
 
     topic: str
     handler: Handler
     group: bool = True
-    """Whether instances share the topic as a consumer group; else each reads all messages from now on."""
+    """Whether instances share the topic as a consumer group; otherwise each reads all messages sent from now on."""
     on_assigned: OnAssigned | None = None
-    """Called on the reader's thread with this instance's partitions whenever they change."""
+    """Called on the reader's thread with the partitions of this instance whenever the assignment changes."""
     threads: int = 0
-    """Up to this many datasets are handled in parallel, so the handler must be thread-safe; 0: all on one thread."""
+    """Number of datasets handled in parallel; the handler must be thread-safe then. 0: all on the reader's thread."""
 
 
 class Reader:
     """Reads one subscription until stopped."""
 
     def __init__(self, subscription: Subscription, *, group: str, bus: Bus, topics: Topics) -> None:
-        """Nothing is read before `run`."""
+        """Create a reader, which reads nothing before `run`."""
         self._subscription = subscription
         self._group = group if subscription.group else None
         self._bus = bus
@@ -65,7 +65,7 @@ class Reader:
         self.ready = threading.Event()
 
     def run(self, stop: threading.Event) -> None:
-        """Read until `stop`."""
+        """Read and handle messages until `stop` is set."""
         while not stop.is_set():
             inbox = keep_trying(self._open, stop)
             if inbox is None:
@@ -105,7 +105,7 @@ class Reader:
             inbox.commit(done)
 
     def _take(self, message: ReceivedMessage, attempt: int) -> None:
-        """Handle one message or move it to the dead letters; raises `Unavailable` for a retry."""
+        """Handle one message or send it to the dead letters; raises `Unavailable` if it must be retried."""
         begun = time.monotonic()
         try:
             envelope = decode(message.key, message.value)
@@ -149,7 +149,7 @@ class Reader:
         self._bus.flush()
 
     def _send_dead_letter(self, message: ReceivedMessage, reason: str) -> None:
-        """Move the message to the dead letters; raises `Unavailable`."""
+        """Send the message to the dead letters; raises `Unavailable` if Kafka does not accept it."""
         log.error("dead letter", topic=message.topic, offset=message.offset, why=reason)
         metrics.MESSAGES.labels(message.topic, "dead").inc()
         letter = DeadLetter(

@@ -35,14 +35,14 @@ class _Item:
 
     message: ReceivedMessage
     position: ReceivedMessage
-    """Its topic, partition and offset, without key and value."""
+    """The topic, partition and offset of the message, without its key and value."""
     since: float
     tries: int = 0
     is_done: bool = False
 
 
 class MessageLanes:
-    """Handles messages in up to `threads` threads; with 0, in the thread that calls `put`."""
+    """Handles messages in up to `threads` threads; if 0, in the thread that calls `put` or `settle`."""
 
     def __init__(
         self,
@@ -52,7 +52,11 @@ class MessageLanes:
         give_up_after: float = GIVE_UP_AFTER_SECONDS,
         limit: int = MAX_IN_FLIGHT,
     ) -> None:
-        """Call `take` with a message and the number of the attempt; it may raise `Unavailable` for a retry."""
+        """Handle each message by `take(message, attempt)`, where `attempt` counts from 1.
+
+        `take` raises `Unavailable` to be called again with the message later; after `give_up_after` seconds of retries
+        the message is dropped. Up to `limit` messages should be in flight (see `has_room`).
+        """
         self._take = take
         self._give_up_after = give_up_after
         self._limit = limit
@@ -67,16 +71,16 @@ class MessageLanes:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no message is in hand."""
+        """Return whether no message is in flight."""
         return self._in_hand == 0
 
     def has_room(self, timeout: float) -> bool:
-        """Return whether another message may be put in, now or within `timeout` seconds."""
+        """Return whether another message may be put, after waiting up to `timeout` seconds for room."""
         with self._changed:
             return self._changed.wait_for(lambda: self._in_hand < self._limit, timeout)
 
     def put(self, message: ReceivedMessage) -> None:
-        """Handle a message after those in flight with the same key."""
+        """Handle a message after all messages in flight with the same key."""
         item = _Item(message=message, position=replace(message, key=b"", value=b""), since=time.monotonic())
         with self._changed:
             self._partitions[message.partition].append(item)
@@ -89,9 +93,10 @@ class MessageLanes:
         self._begin(message.key)
 
     def settle(self) -> list[ReceivedMessage]:
-        """Retry what is due; return the last message of each partition before which all messages are done.
+        """Start the retries that are due; return the positions that can be committed, at most one per partition.
 
-        Raises whatever a handler raised, except `Unavailable`.
+        A position is that of the last message of its partition which is finished and has no unfinished message before
+        it. Raises whatever a handler raised, except `Unavailable`.
         """
         now = time.monotonic()
         with self._changed:
@@ -123,7 +128,7 @@ class MessageLanes:
             self._pool.submit(self._run, key)
 
     def _run(self, key: bytes) -> None:
-        """Handle the messages of a lane until it is empty, or its first message has to be retried."""
+        """Handle the messages of a lane until the lane is empty or its first message has to be retried later."""
         while True:
             with self._changed:
                 if self._is_closed:
@@ -142,7 +147,7 @@ class MessageLanes:
                 return
 
     def _is_postponed(self, key: bytes, item: _Item, error: Unavailable) -> bool:
-        """Schedule a retry of the message, unless the retry time is used up."""
+        """Schedule a retry of the message and return True; return False once it has been retried for long enough."""
         metrics.RETRIES.labels(error.code).inc()
         item.tries += 1
         now = time.monotonic()
@@ -163,7 +168,7 @@ class MessageLanes:
         return True
 
     def _is_emptied(self, key: bytes, item: _Item) -> bool:
-        """Remove the first message of its lane; return whether the lane is empty then."""
+        """Remove the first message of its lane; return whether the lane is now empty."""
         with self._changed:
             item.is_done = True
             self._in_hand -= 1
@@ -176,7 +181,7 @@ class MessageLanes:
 
 
 def _drop_finished(items: deque[_Item]) -> ReceivedMessage | None:
-    """Drop finished messages from the front; return the last one dropped."""
+    """Drop finished messages from the front of a partition; return the position of the last one, if any."""
     last: ReceivedMessage | None = None
     while items and items[0].is_done:
         last = items.popleft().position

@@ -1,4 +1,4 @@
-"""Threads for work that may stall: what one dataset waits for takes no thread from the others."""
+"""Thread pools for tasks that may stall, so that one slow dataset does not block the others."""
 
 import threading
 import time
@@ -27,9 +27,9 @@ _Task = Callable[[], None]
 
 
 class ElasticLimit:
-    """Counts running tasks: `size` may run at a time, not counting those that stall, and `most` in total.
+    """Counts running tasks and limits them to `size` that are not stalled, and to `most` including stalled ones.
 
-    So tasks that wait for something slow do not hold up the others. Not thread-safe: its owner holds a lock.
+    Tasks that wait for something slow therefore do not block other tasks. Not thread-safe: the caller must hold a lock.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ElasticLimit:
         most: int,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Count a task as stalled once it has run for `stalled` seconds."""
+        """Count a task as stalled once it has been running for `stalled` seconds."""
         self._size = size
         self._stalled = stalled
         self._most = most
@@ -54,29 +54,32 @@ class ElasticLimit:
         return len(self._begun)
 
     def room(self) -> int:
-        """Return the number of tasks that may start now; not positive if none may."""
+        """Return the number of tasks that may start now; zero or negative if none may."""
         now = self._now()
         quick = sum(1 for begun in self._begun.values() if now - begun < self._stalled)
         return min(self._size - quick, self._most - len(self._begun))
 
     def begin(self) -> int:
-        """Count a task as running, and return its number."""
+        """Count a new task as running; return its number, which `end` needs."""
         number = next(self._numbers)
         self._begun[number] = self._now()
         return number
 
     def end(self, number: int) -> None:
-        """Stop counting a task."""
+        """Stop counting the task with this number."""
         del self._begun[number]
 
 
 class ElasticPool(Executor):
-    """Runs `size` tasks at a time, not counting those that have run for `stalled` seconds, up to `most` in total."""
+    """Runs up to `size` tasks in parallel, plus those that have stalled, with up to `most` threads in total.
+
+    A task is stalled once it has been running for `stalled` seconds.
+    """
 
     def __init__(
         self, size: int, *, name: str, stalled: float = STALLED_SECONDS, most: int = MAX_THREADS
     ) -> None:
-        """Start threads when they are needed."""
+        """Create an empty pool; threads are started when tasks need them."""
         self._limit = ElasticLimit(size, stalled=stalled, most=most)
         self._name = name
         self._stalled = stalled
@@ -86,7 +89,10 @@ class ElasticPool(Executor):
         self._changed = threading.Condition()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
-        """Run the function in one of the threads."""
+        """Queue the function to run in a thread of the pool.
+
+        Raises `RuntimeError` if the pool has no thread and none can be started.
+        """
         future, task = _make_task(partial(fn, *args, **kwargs))
         with self._changed:
             self._tasks.append(task)
@@ -102,11 +108,14 @@ class ElasticPool(Executor):
 
     @property
     def workers(self) -> int:
-        """Return the number of threads."""
+        """Return the number of threads, idle ones included."""
         return self._idle + self._limit.running
 
     def _grow(self) -> None:
-        """Start threads for waiting tasks, as many as may run; the watcher adds more when running ones stall."""
+        """Start as many threads for waiting tasks as the limit allows, and the watcher if tasks still wait.
+
+        The watcher starts further threads when running tasks stall.
+        """
         while self._idle < min(len(self._tasks), self._limit.room()):
             self._start(self._work)
             self._idle += 1
@@ -115,7 +124,10 @@ class ElasticPool(Executor):
             self._has_watcher = True
 
     def _start(self, target: Callable[[], None]) -> None:
-        """Start a thread, which waits for the lock that its caller holds; raises `RuntimeError` if none can start."""
+        """Start a thread, retrying briefly while the system has no free threads; raises `RuntimeError` if it stays so.
+
+        The new thread waits for the lock that the caller holds.
+        """
         for tries in count(1):
             try:
                 threading.Thread(target=target, name=self._name, daemon=True).start()
@@ -127,7 +139,7 @@ class ElasticPool(Executor):
                 return
 
     def _watch(self) -> None:
-        """Start a thread for each that stalls, until no task waits."""
+        """Start further threads whenever tasks stall, until no task waits."""
         with self._changed:
             try:
                 while self._tasks:
@@ -145,7 +157,7 @@ class ElasticPool(Executor):
                 self._idle += 1
 
     def _next(self) -> tuple[int, _Task] | None:
-        """Return the next task and its number; None if this thread is no longer needed."""
+        """Return the next task and its number; None if this thread should end, being surplus or idle for too long."""
         with self._changed:
             is_needed = self._idle <= self._limit.room() and self._changed.wait_for(
                 self._has_task, IDLE_THREAD_SECONDS
@@ -158,7 +170,7 @@ class ElasticPool(Executor):
 
 
 class SerialQueue:
-    """Runs tasks one after another on a pool, and occupies none of its threads while it has no task."""
+    """Runs tasks one after another on a shared pool; occupies a thread of the pool only while it has tasks."""
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
@@ -167,7 +179,7 @@ class SerialQueue:
         self._is_running = False
 
     def submit(self, fn: Callable[[], T]) -> "Future[T]":
-        """Run the function when those before it are done."""
+        """Queue the function to run after all earlier ones of this queue."""
         future, task = _make_task(fn)
         with self._mutex:
             self._tasks.append(task)
@@ -184,7 +196,7 @@ class SerialQueue:
         return future
 
     def _run(self) -> None:
-        """Run one task, then make room for other queues of the pool."""
+        """Run one task, then submit the next one to the pool behind the tasks of other queues."""
         with self._mutex:
             task = self._tasks.popleft()
         task()
@@ -196,7 +208,7 @@ class SerialQueue:
 
 
 def _make_task(fn: Callable[[], T]) -> "tuple[Future[T], _Task]":
-    """Return a task that runs the function, and the future that has its outcome."""
+    """Return a future, and a task that runs the function and sets the future's result or exception."""
     future: Future[T] = Future()
 
     def task() -> None:

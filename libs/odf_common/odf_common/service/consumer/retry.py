@@ -1,4 +1,4 @@
-"""Retries while a part of the node is unavailable: one log line when it is lost, one when it is back."""
+"""Retries while a part of the node is unavailable, with one log line at the first failure and one at recovery."""
 
 import threading
 from collections.abc import Callable
@@ -23,9 +23,9 @@ def keep_trying(
     *,
     final: type[Unavailable] | tuple[type[Unavailable], ...] = (),
 ) -> T | None:
-    """Return the action's result, retrying after each `Unavailable`; None if `stop` is set first.
+    """Return the result of `action`, which is called again after each `Unavailable`; None if `stop` is set first.
 
-    Errors of a class in `final` are raised at once.
+    Errors of the classes in `final` are not retried but raised.
     """
     for tries in count(1):
         try:

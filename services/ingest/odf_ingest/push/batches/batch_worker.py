@@ -1,4 +1,4 @@
-"""Processes a batch of messages: read, commit in its dataset's queue, report."""
+"""Processes batches of messages: reads them, commits them in the queue of their dataset, and reports the result."""
 
 import threading
 import time
@@ -53,9 +53,9 @@ OnFailure = Callable[[PushSource, Exception, MessageBatch, object], None]
 
 @dataclass(eq=False, kw_only=True)
 class BatchWorker:
-    """Processes batches, and calls `failed` for those that fail.
+    """Processes batches, and calls `failed` for each batch that fails.
 
-    The threads of `readers` read batches, at most one ahead of the commit of each dataset.
+    The threads of `readers` read a batch while the one before it is committed.
     """
 
     queues: CommitQueues
@@ -72,7 +72,7 @@ class BatchWorker:
         self.settled = threading.Event()
 
     def begin(self, source: PushSource, batch: MessageBatch) -> None:
-        """Process a batch in the background; `settled` is set when it is done."""
+        """Process a batch in the background. The event `settled` is set when it is committed or has failed."""
         queue = self.queues.queue(source.dataset)
         source.in_flight.begun += 1
         if source.plan.source.preprocess is None:
@@ -80,15 +80,15 @@ class BatchWorker:
             work = self._work(source, batch, reading)
             source.in_flight.in_order(reading, lambda: self._queue_commit(source, queue, work))
         else:
-            # The engine may take long: no other dataset and no queue's thread waits for it.
+            # A query can take minutes: no other dataset and no thread of a queue waits for it.
             source.in_flight.querying_since = source.in_flight.querying_since or time.time()
             reading = queue.queries.submit(lambda: self._query(source, batch))
             work = self._work(source, batch, reading)
             reading.add_done_callback(lambda _: self._queue_commit(source, queue, work))
 
     def _queue_commit(self, source: PushSource, queue: CommitQueue, work: KafkaBatch) -> None:
-        """Enqueue a batch in its dataset's queue, where it takes its place once its index is ready."""
-        # Merging without keys looks nothing up, so it needs no index.
+        """Enqueue a batch in its dataset's queue once its index is up to date."""
+        # Merging without keys needs no index.
         if not key_columns(source.plan.source.merge):
             ready: IndexReady = Future()
             ready.set_result(None)
@@ -109,7 +109,7 @@ class BatchWorker:
             )
 
     def end(self) -> None:
-        """Start no more retries."""
+        """Stop retrying failed commits."""
         self._stop.set()
 
     def _query(self, source: PushSource, batch: MessageBatch) -> PreparedRecords:
@@ -122,7 +122,7 @@ class BatchWorker:
             source.in_flight.querying_since = None
 
     def _read(self, source: PushSource, plan: Plan, batch: MessageBatch) -> PreparedRecords:
-        """Return the records, after checking that the topic was not replaced."""
+        """Return the records of a batch; raises `TopicGone` or `TopicReplaced` if its topic was deleted or replaced."""
         try:
             actual = self.topics.topic_id(batch.topic)
         except NotFound as error:
@@ -204,7 +204,7 @@ class BatchWorker:
         self.failed(source, error, batch, work.chain(source.key))
 
     def _skip(self, source: PushSource, batch: MessageBatch, why: Exception) -> None:
-        """Commit the position after a message that a user wants to skip; it becomes a dead letter."""
+        """Commit the position after a message that a user wants to skip. The message becomes a dead letter."""
         (part,) = batch.parts
         bad = BadRecord(
             partition=part.partition,
@@ -230,7 +230,7 @@ class BatchWorker:
         self.failed(source, PositionChanged(source=source.name), alone, work.chain(source.key))
 
     def _fail(self, source: PushSource, work: KafkaBatch, error: Exception) -> None:
-        """Report a failure that the message being searched for does not cause."""
+        """Report a failure that is not caused by the message to skip, and end the search for it."""
         self.failed(source, error, replace(work.whole_batch, search=None), work.chain(source.key))
 
     def _try_commit(self, source: PushSource, work: KafkaBatch) -> Outcome:
@@ -284,7 +284,7 @@ class BatchWorker:
 
 
 def _is_to_be_skipped(batch: MessageBatch, error: Exception) -> bool:
-    """Return whether this is the message that a user wants to skip: it fails alone, in its own batch."""
+    """Return whether the batch is the message that a user wants to skip: a single message that fails."""
     search, first = batch.search, batch.parts[0]
     if (
         search is None

@@ -1,4 +1,4 @@
-"""A batch of Kafka messages to commit: its position in the topic, and its bad records."""
+"""A batch of Kafka messages to commit: its position in the topic, and its bad messages."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +44,7 @@ Read = Callable[[Plan, MessageBatch], PreparedRecords]
 
 
 class KafkaBatch:
-    """Port `Batch` for messages of one topic; `reading` is the future of the first read, with `plan`."""
+    """Port `Batch` for messages of one topic."""
 
     may_be_empty = True
 
@@ -58,7 +58,10 @@ class KafkaBatch:
         read: Read,
         rejecting: RejectPolicy,
     ) -> None:
-        """Read again with `read` if that failed transiently, or the source has changed since."""
+        """Use the records of `reading`, which reads the batch with `plan`.
+
+        The batch is read again with `read` if `reading` failed transiently, or if the source has changed since.
+        """
         self.source = source
         self.batch = batch  # shortened if only its beginning can be committed
         self.whole_batch = batch
@@ -75,13 +78,13 @@ class KafkaBatch:
         self.rejected: tuple[BadRecord, ...] = ()  # of the committed messages
 
     def meet(self, state: ChainState) -> None:
-        """Remember the state of the chain that an attempt uses: a failure may be due to it."""
+        """Remember the state of the chain that an attempt uses, for `chain`."""
         self._state = state
 
     def chain(self, key: Key) -> object:
-        """Return the state of the chain that the last attempt met, see `as_of`; None if none could be read.
+        """Return the part of the chain's state, as of the last attempt, that may have caused a failure (`as_of`).
 
-        The chain itself may be another already: a reset may follow a failure before that is handled.
+        None if no state could be read. The chain may have changed since: it may be reset before the failure is handled.
         """
         try:
             return None if self._state is None else as_of(self._state, key)
@@ -94,7 +97,10 @@ class KafkaBatch:
         return position_of(state, self.source)
 
     def check(self, position: SourcePosition) -> None:
-        """Raise unless the chain's position is the batch's start."""
+        """Raise an error unless the batch starts at the chain's position.
+
+        The error is `AlreadyCommitted`, `TopicReplaced` or `PositionChanged`.
+        """
         batch = self.batch
         before = position.topics.get(batch.topic)
         if before is not None and before.topic_id != batch.topic_id:
@@ -109,7 +115,7 @@ class KafkaBatch:
             raise PositionChanged(source=self.source)
 
     def prepare(self, state: ChainState) -> PreparedRecords:
-        """Return the records; read again if the source has changed."""
+        """Return the records of the batch, which is read again if the source has changed."""
         source = state.push_sources.get(self.source)
         if source is None:
             raise SourceGone.for_source(self.source)
@@ -125,11 +131,10 @@ class KafkaBatch:
         return self._result[1]
 
     def reduce_after(self, error: InvalidInput) -> PreparedRecords:
-        """Reject a message that is an invalid batch of its own: it becomes a dead letter.
+        """Reject the message if it is a batch of its own, or the messages whose operations do not fit.
 
-        Reject messages whose operations do not fit. Shorten other batches to what precedes the first incomplete
-        correction. If that is nothing, raises `AwaitingCorrection` while the other half may still arrive, else the
-        error.
+        If a correction is incomplete, shorten the batch to the messages before it. If there are none, raise
+        `AwaitingCorrection` if the other half may still arrive, otherwise the error.
         """
         assert self._result is not None
         plan, prepared = self._result
@@ -175,7 +180,7 @@ class KafkaBatch:
         )
 
     def _allow(self, plan: Plan, prepared: PreparedRecords) -> PreparedRecords:
-        """Reduce the batch to what the source's settings allow to commit."""
+        """Shorten the batch to the messages before its first bad one if the source stops at bad messages."""
         assert self._dataset is not None
         prepared = self._with_allowed_rows(prepared)
         shorter = self._rejecting.committable(self._dataset, self.source, self.batch, prepared.bad)
@@ -185,7 +190,7 @@ class KafkaBatch:
         return self._read(plan, shorter)
 
     def _with_allowed_rows(self, prepared: PreparedRecords) -> PreparedRecords:
-        """Return the records; the message is bad itself unless its bad rows may be left out."""
+        """Return the records. If bad rows may not be left out, the message that has them is bad."""
         if not prepared.bad_rows:
             return prepared
         settings = self._settings()
@@ -196,12 +201,12 @@ class KafkaBatch:
 
     @property
     def _label(self) -> str:
-        """Return the name of the batch's only message for reasons."""
+        """Return the name of the batch's only message for reasons of rejected rows."""
         (part,) = self.batch.parts
         return f"message {part.partition}/{part.offsets[0]} of topic {self.batch.topic}"
 
     def _bury_rows(self, prepared: PreparedRecords, position: SourcePosition) -> None:
-        """Make bad rows of the batch's only message durable dead letters."""
+        """Write durable dead letters for the bad rows of the batch's only message."""
         if not prepared.bad_rows:
             return
         assert self._dataset is not None
@@ -217,7 +222,7 @@ class KafkaBatch:
         self._row_letters.write(rows, prepared.bad_rows, position.progress(self.source))
 
     def _bury(self, bad: Sequence[BadRecord], position: SourcePosition) -> None:
-        """Write missing dead letters; most are already written if the batch is drafted again."""
+        """Write durable dead letters, except those that an earlier attempt has written."""
         assert self._dataset is not None
         fresh = [row for row in bad if (row.partition, row.offset) not in self._buried]
         self._rejecting.write_dead_letters(self._dataset, self.source, self.batch, fresh, position)
@@ -235,9 +240,10 @@ class KafkaBatch:
     def advance(
         self, position: SourcePosition, prepared: PreparedRecords
     ) -> tuple[SourcePosition, NewWatermark]:
-        """Return the position after the batch, and, for several partitions, the minimum of their greatest event times.
+        """Return the position after the batch, and its watermark.
 
-        Bad records are durable dead letters on return.
+        If the source reads several partitions, the watermark is the minimum of their greatest event times. Bad messages
+        and rows are durable dead letters when the call returns.
         """
         batch = self.batch
         self._bury(prepared.bad, position)
@@ -254,9 +260,9 @@ class KafkaBatch:
         return after, self._watermark_after(after) if batch.reads_several else None
 
     def _watermark_after(self, position: SourcePosition) -> NewWatermark:
-        """Return the minimum of the greatest event times of all partitions that are not quiet.
+        """Return the minimum of the greatest event times of all partitions that are not idle.
 
-        A partition with unread messages holds the watermark back, since they may be older than all others.
+        The watermark does not change while a partition has unread messages and no event time: these may be older.
         """
         batch = self.batch
         own = TopicActivity(unread=batch.unread, quiet=batch.quiet)
@@ -264,8 +270,8 @@ class KafkaBatch:
         for name, activity in {**batch.others, batch.topic: own}.items():
             topic = position.topics.get(name)
             greatest = {} if topic is None else topic.greatest
-            # `unread` is None for a topic that is not read now: it holds the watermark at its last event times, and
-            # altogether if the chain has none.
+            # `unread` is None for a topic that is not being read: it holds the watermark at its last event times, or
+            # where it is if the chain has no event time of the topic.
             if not (bool(greatest) if activity.unread is None else activity.unread <= greatest.keys()):
                 return KEEP_WATERMARK
             active += [
@@ -274,7 +280,7 @@ class KafkaBatch:
         return min(active, default=None)
 
     def _greatest_counted(self, prepared: PreparedRecords) -> Mapping[int, int]:
-        """Return the greatest event time by partition that may raise the watermark."""
+        """Return per partition the greatest event time that may raise the watermark."""
         assert self._result is not None
         column = self._result[0].vocab.event_time_column
         return greatest_counted(prepared, column, self._settings(), Timestamp(time.time_ns()))

@@ -1,8 +1,7 @@
-"""One push source being read: its messages, cut into batches by `BatchLimits`, and why it waits or fails for now.
+"""A push source while it is read.
 
-The batches of a source that are being read, queried or committed, and why one does not get on.
-
-The position of a source in the partitions of its topic, and its knowledge of the messages after that.
+It has the offsets in the partitions of its topic, the messages that are cut into batches by `BatchLimits`, the batches
+in flight, which are being read, queried or committed, and the reason why it waits or is retried.
 """
 
 import math
@@ -33,12 +32,15 @@ from odf_ingest.read.message_buffer import MessageBuffer
 
 BATCH_BACKOFF: Final = Backoff(first=0.2, most=5.0)
 TOPIC_UNREADABLE: Final = "TopicUnreadable"
-SAME_TROUBLE_SECONDS: Final = 30.0  # without failure after which the next one counts as a new trouble
+SAME_TROUBLE_SECONDS: Final = 30.0  # a failure after so long without one counts as a new trouble
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """The reason why an operation fails for now, its begin (seconds since the epoch), and the number of tries."""
+    """An operation that fails and is retried: the reason, and the number of tries.
+
+    `since` is the time of the first failure in seconds since the epoch.
+    """
 
     since: float
     why: str
@@ -48,11 +50,11 @@ class Trouble:
     """Time of the last try (seconds, monotonic)."""
     reason: str = TOPIC_UNREADABLE
     lasts_until_commit: bool = False
-    """Whether the topic is not the cause, so that only a commit proves that it is over."""
+    """Whether only a commit proves that the trouble is over, because the topic is not its cause."""
 
     @classmethod
     def after_try(cls, error: OdfError, before: "Trouble | None") -> Self:
-        """Return the trouble after one more try; `since` is that of the first."""
+        """Return the trouble after one more failed try; `since` is the time of the first one."""
         since, tries = (time.time(), 1) if before is None else (before.since, before.tries + 1)
         return cls(
             since=since,
@@ -70,12 +72,12 @@ class Trouble:
 
     @property
     def is_recent(self) -> bool:
-        """Return whether a failure now still belongs to it."""
+        """Return whether a failure now would belong to this trouble."""
         return time.monotonic() - self.last < self.delay + SAME_TROUBLE_SECONDS
 
 
 class BatchesInFlight:
-    """State that threads share about them: each attribute is written by one thread only."""
+    """The batches of a source that are being processed. Each attribute is written by one thread only."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -91,11 +93,14 @@ class BatchesInFlight:
 
     @property
     def count(self) -> int:
-        """Return their number."""
+        """Return the number of batches in flight."""
         return self.begun - self.settled
 
     def in_order(self, reading: "Future[PreparedRecords]", place: Callable[[], None]) -> None:
-        """Call `place` once a batch is read and those before it are placed; no thread waits for either."""
+        """Call `place` once a batch has been read, and `place` of all earlier batches was called.
+
+        No thread is blocked meanwhile.
+        """
         before, placed = self._placed, Future[None]()
         self._placed = placed
 
@@ -109,7 +114,7 @@ class BatchesInFlight:
 
 
 class PartitionOffsets:
-    """Offsets by partition. Written by the reader's thread; others may ask."""
+    """The offsets of a source by partition. The reader's thread writes them; any thread may read them."""
 
     def __init__(self, positions: Mapping[int, int]) -> None:
         """Start at `positions`."""
@@ -126,12 +131,12 @@ class PartitionOffsets:
         self.next[partition] = offset + 1
 
     def reached_end(self, partition: int, offset: int) -> None:
-        """Note that there is no message between the last one and the end, but perhaps markers of transactions."""
+        """Record that the partition was read to its end: only transaction markers may follow the last message."""
         self.ends[partition] = offset
         self.high[partition] = self.next[partition]
 
     def has_reached(self, partition: int, end: int) -> bool:
-        """Return whether a partition was read to this end or a later one."""
+        """Return whether a partition was read up to this end or a later one."""
         return self.ends.get(partition, -1) >= end
 
     def are_after(self, offsets: Mapping[int, int]) -> bool:
@@ -139,7 +144,7 @@ class PartitionOffsets:
         return any(next_ > offsets.get(number, 0) for number, next_ in self.next.items())
 
     def have_reached(self, offsets: Mapping[int, int]) -> bool:
-        """Return whether every partition has been read up to `offsets` again."""
+        """Return whether every partition has been read up to `offsets`."""
         return all(next_ >= offsets.get(number, 0) for number, next_ in self.next.items())
 
     def lag(self, positions: Mapping[int, int]) -> int:
@@ -148,26 +153,26 @@ class PartitionOffsets:
 
     @property
     def unread(self) -> frozenset[int]:
-        """Return the partitions that are not known to be read to their ends."""
+        """Return the partitions that may have more messages."""
         return frozenset(
             number for number, offset in self.next.items() if not self.has_reached(number, offset)
         )
 
     @property
     def quiet(self) -> Mapping[int, float]:
-        """Return the seconds since each partition gave a message, or was opened."""
+        """Return per partition the seconds since its last message, or since it was opened."""
         now = time.monotonic()
         return {number: now - since for number, since in self._heard.items()}
 
     def activity(self, *, is_idle: bool) -> TopicActivity:
-        """Return the facts that a batch from another topic of the same source needs."""
+        """Return the state of this topic, for batches from other topics of the same source."""
         unread = self.unread
         if not is_idle:
             unread |= {number for number, offset in self.next.items() if offset != self._opened_at[number]}
         return TopicActivity(unread=unread, quiet=self.quiet)
 
     def silence(self, high: Mapping[int, int], *, is_idle: bool) -> float:
-        """Return for how many seconds the source has been idle with unread messages in its topic."""
+        """Return the seconds for which the source has received nothing although its topic has more messages."""
         is_behind = any(
             end > max(self.next.get(number, end), self.ends.get(number, 0)) for number, end in high.items()
         )
@@ -178,17 +183,17 @@ class PartitionOffsets:
         return 0.0 if self._unread is None else time.monotonic() - self._unread[1]
 
 
-MAX_BATCH_BYTES: Final = 64 * 1024 * 1024  # of a batch that grows because it lacks a later message
-MAX_DELAY_SECONDS: Final = 10.0  # that such a batch waits for more messages
+MAX_BATCH_BYTES: Final = 64 * 1024 * 1024  # maximum of a batch that grows because it lacks a message
+MAX_DELAY_SECONDS: Final = 10.0  # maximum time for which such a batch waits for more messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """When a batch, which becomes a slice, is full: bytes of raw messages, or seconds after its first message.
+    """The limits of a batch, which becomes a slice: size of its messages in bytes, and delay in seconds.
 
-    They are the settings `slice_max_bytes` and `slice_max_delay_ms`; `PushSource.due` says when the time is up,
-    later while a source is behind. `PushSource.add` cuts by bytes and, where the plan or a search for a bad message
-    wants it, by number of messages.
+    They are the settings `slice_max_bytes` and `slice_max_delay_ms`. The delay begins with the first message; it is
+    longer while a source has a backlog (`PushSource.due`). `PushSource.add` cuts batches by size. If each message is a
+    batch of its own, or while it searches for a message to skip, it cuts by number of messages.
     """
 
     size: int
@@ -197,11 +202,11 @@ class BatchLimits:
 
     @property
     def top(self) -> int:
-        """Return the bytes of the largest batch."""
+        """Return the maximum size of a batch in bytes, however often it was too short."""
         return max(self.size, self.most)
 
     def after(self, tries: int) -> "BatchLimits":
-        """Return the limits after `tries` batches that were too short: doubled each time."""
+        """Return the limits after `tries` batches that were too short; they double with each try."""
         if tries == 0:
             return self
         times = 2 ** min(tries, 32)
@@ -211,7 +216,7 @@ class BatchLimits:
 
 @dataclass(slots=True, kw_only=True)
 class BatchBuffer:
-    """Messages of the next batch."""
+    """The messages that are collected for the next batch."""
 
     start: dict[int, int]
     parts: list[Part] = field(default_factory=list)
@@ -221,7 +226,7 @@ class BatchBuffer:
 
 
 def joined_by_partition(parts: list[Part]) -> list[Part]:
-    """Join each partition's parts, partitions ascending."""
+    """Return one part per partition, partitions ascending."""
     grouped: dict[int, list[Part]] = {}
     for part in parts:
         grouped.setdefault(part.partition, []).append(part)
@@ -245,29 +250,29 @@ def _join(parts: list[Part]) -> Part:
     )
 
 
-MAX_BATCHES_IN_FLIGHT: Final = 2  # batches in flight: one is committed while the next is read
-# A batch waits this many times its delay for messages that are already in the topic.
+MAX_BATCHES_IN_FLIGHT: Final = 2  # per source: one is committed while the next is read
+# A batch waits this many times its delay for messages that the topic already has.
 BACKLOG_DELAY_FACTOR: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """The wait of a source: `tries` batches up to `end` lacked a message."""
+    """The wait of a source for a message: `tries` batches up to the offsets `end` could not be committed without it."""
 
     end: Mapping[int, int]
     tries: int
     why: str
     first: int = 0
-    """The partition of the batch's first message, whose other half is missing."""
+    """The partition of the batch's first message: a correction whose other half is missing."""
 
     @property
     def search(self) -> SkipSearch:
-        """Return the search that skips that message."""
+        """Return the search that skips the first message."""
         return SkipSearch(count=1, until=self.end, why=self.why, half_in=self.first)
 
 
 class PushSource:
-    """A source of a dataset assigned to this instance. Its buffers belong to the reader's thread."""
+    """A push source that this instance reads. Only the reader's thread may use its buffers."""
 
     def __init__(  # noqa: PLR0913 - all by name
         self,
@@ -286,7 +291,7 @@ class PushSource:
         start: TopicOffsets | None = None,
         columns: MessageColumns = NO_COLUMNS,
     ) -> None:
-        """Start at `positions`."""
+        """Start reading at `positions`."""
         self.dataset = dataset
         self.alias = alias
         self.plan = plan
@@ -316,42 +321,45 @@ class PushSource:
 
     @property
     def log(self) -> structlog.stdlib.BoundLogger:
-        """Return a logger whose lines name the source."""
+        """Return a logger that adds the source to its messages."""
         names = {"dataset": self.alias, "dataset_id": str(self.dataset), "source": self.name}
         return structlog.stdlib.get_logger(__name__).bind(**names)
 
     def is_as_defined(self, state: ChainState) -> bool:
-        """Return whether batches are read as the chain defines the source; False if it is gone."""
+        """Return whether batches are read with the chain's current definition; False if the source was removed."""
         defined = state.push_sources.get(self.name)
         return defined is not None and self.plan.source == sent_as(defined, self.columns)
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
-        """Return the partitions it reads."""
+        """Return the partitions that the source reads."""
         return tuple((self.topic, number) for number in self.offsets.next)
 
     @property
     def search(self) -> SkipSearch | None:
-        """Return the search that a command waits for, even when all its messages are in flight; None once it ended."""
+        """Return the running search for a message to skip; None if there is none.
+
+        A search runs until its last batch was processed, even if all messages are in flight.
+        """
         return None if self._search is None or self._search.found.done() else self._search
 
     @property
     def is_idle(self) -> bool:
-        """Return whether all its messages are committed.
+        """Return whether all messages that were read are committed; any thread may call it.
 
-        Other threads ask too. A message moves from the buffer to `ready` and then in flight, and is never missing from
-        all three: looked at in this order, none is overlooked.
+        Messages move from the buffer to `ready`, and then into flight. They are checked in this order, so a message
+        that moves during the call is not missed.
         """
         return not (self._buffer.parts or self.ready or self.in_flight.count)
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether its messages cannot be committed before more arrive."""
+        """Return whether the source waits for messages, without which those that were read cannot be committed."""
         return self.lacks_more and self.wait is not None and self.offsets.have_reached(self.wait.end)
 
     @property
     def lacks_more(self) -> bool:
-        """Return whether no message has arrived since a batch was too short."""
+        """Return whether no message has arrived since the last batch was too short."""
         return self.wait is not None and not self.offsets.are_after(self.wait.end)
 
     @property
@@ -361,7 +369,10 @@ class PushSource:
 
     @property
     def due(self) -> float | None:
-        """Return when the buffer has to be cut (seconds, monotonic); None while it is empty or waiting."""
+        """Return the time at which the buffer has to become a batch (seconds, monotonic).
+
+        None while it is empty, or while the source waits for a message.
+        """
         if not self._buffer.parts or self.is_waiting:
             return None
         if self.lacks_more:
@@ -377,7 +388,7 @@ class PushSource:
         return self._buffer.size + waiting * self.last_mean >= self._limits.size
 
     def lag_of_siblings(self) -> int:
-        """Return the number of messages that wait in the same source's other topics, as of their last batches."""
+        """Return the lag of the source's other topics, in messages, as of their last batches."""
         others = (self.readers.get(key) for key in self.siblings)
         return sum(reader.in_flight.last_lag for reader in others if reader is not None)
 
@@ -389,7 +400,7 @@ class PushSource:
         }
 
     def add(self, chunk: Chunk) -> None:
-        """Buffer messages; full batches become ready."""
+        """Add messages to the buffer, and move each full batch to `ready`."""
         whole = self._part(chunk)
         if self.plan.takes_whole_batches:
             self._add_by_count(whole, 1)
@@ -425,7 +436,7 @@ class PushSource:
                 self.cut()
 
     def cut(self) -> None:
-        """Turn the buffer into a batch."""
+        """Move the messages in the buffer to `ready`, as a batch."""
         buffer = self._buffer
         if not buffer.parts:
             return

@@ -1,4 +1,4 @@
-"""The life of a push source: which sources are assigned, where each starts, its phases, and why it is stalled.
+"""The lifecycle of push sources: assignment to this instance, start position, phases, and reasons why they stall.
 
-The phases and the events between them are in `source_record.py`. What a source reads meanwhile is in `push/batches`.
+`source_record.py` has the phases and events. The messages of a source and their batches are in `push/batches`.
 """

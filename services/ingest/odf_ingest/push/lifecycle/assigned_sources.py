@@ -1,7 +1,7 @@
 """The sources that this instance reads: those of datasets in its assigned partitions of the ingest command topic.
 
-New sources are found by notifications and catalog scans. Inspection runs in the background, every change on the
-reader's thread. A failing source does not block others: it is retried, and `stuck` reports it.
+New sources are found by notifications and catalog scans. Datasets are inspected in the background; the sources are
+changed on the reader's thread only. A source that fails does not block others: it is retried, and `stuck` reports it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,24 +42,24 @@ PartitionOf = Callable[[DatasetId], int]
 
 
 class SourceReader(Protocol):
-    """The part of the reader needed here."""
+    """The methods of the reader that `AssignedSources` needs."""
 
     def open(self, sources: Sequence[PushSource]) -> None:
-        """Start reading sources; raises `Unavailable`, and then none of them is read."""
+        """Start reading these sources. If `Unavailable` is raised, none of them is read."""
 
     def close(self, source: PushSource) -> None:
-        """Stop reading a source, and drop its buffered messages."""
+        """Stop reading a source and drop its buffered messages."""
 
     def renew(self) -> None:
         """Continue reading all sources with a new client."""
 
     def request(self, action: Callable[[], None]) -> None:
-        """Execute the action on the reader's thread, soon."""
+        """Run the action on the reader's thread, between two polls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Dataset:
-    """An assigned dataset: its entry, the sources with a record, and why it cannot be read, if so."""
+    """An assigned dataset: its catalog entry, the sources that have a record, and the reason if it cannot be read."""
 
     entry: CatalogEntry | None = None
     sources: frozenset[Key] = frozenset()
@@ -67,7 +67,10 @@ class _Dataset:
 
 
 class AssignedSources:
-    """Opens and closes sources; used by the reader's thread, except `record`, `reason` and `stuck`."""
+    """Opens and closes the sources of assigned datasets.
+
+    Only `record`, `reason` and `stuck` may be called by other threads than the reader's.
+    """
 
     def __init__(  # noqa: PLR0913 - all by name
         self,
@@ -81,7 +84,7 @@ class AssignedSources:
         pool: Executor,
         report_waiting: ReportWaiting = lambda _key, _count: None,
     ) -> None:
-        """Nothing is assigned yet; datasets are inspected on `pool`. For `report_waiting` see `WaitingReports`."""
+        """Begin without assigned datasets. Datasets are inspected on `pool`; `WaitingReports` call `report_waiting`."""
         self._reading = reading
         self._queues = queues
         self._limits = limits
@@ -108,35 +111,35 @@ class AssignedSources:
         )
 
     def is_owned(self, dataset: DatasetId) -> bool:
-        """Return whether this instance reads a dataset's sources."""
+        """Return whether the sources of a dataset are assigned to this instance."""
         return self._partition_of(dataset) in self._partitions
 
     def own(self, partitions: frozenset[int]) -> None:
-        """Read the sources of these partitions, and no others."""
+        """Read the sources of the datasets in these partitions of the ingest command topic, and no others."""
         self._partitions = partitions
         for dataset in [dataset for dataset in self._datasets if not self.is_owned(dataset)]:
             self._drop(dataset)
         self._schedule.start()
 
     def run_due_inspections(self) -> None:
-        """Inspect datasets that are due, and all of them periodically."""
+        """Inspect the datasets that are due; each dataset is due periodically."""
         self._schedule.step()
 
     def inspect(self, dataset: DatasetId, alias: str | None = None) -> None:
-        """Open, close or update the sources of a changed dataset, if it is assigned here."""
+        """Open, close or update the sources of a changed dataset, if it is assigned to this instance."""
         if self.is_owned(dataset):
             self._unchecked.add(dataset)
             self._inspector.ask((dataset,), alias)
 
     def remove(self, dataset: DatasetId) -> None:
-        """Drop a removed dataset."""
+        """Close the sources of a deleted dataset, and drop its commit queue."""
         self._drop(dataset)
         self._queues.forget(dataset)
 
     def reopen(self, source: PushSource, wait: Wait | None = None, search: SkipSearch | None = None) -> None:
-        """Read a source again from the chain's position; with a `wait`, into a longer batch.
+        """Read a source again from the chain's position. With a `wait`, the next batch is longer.
 
-        Its search continues, or the one that is given.
+        `search` replaces the source's search for a message to skip; by default that continues.
         """
         record = self._records.get(source.key)
         if record is None or record.source is not source:
@@ -147,7 +150,7 @@ class AssignedSources:
         self._inspector.ask((source.dataset,))
 
     def resume(self, key: Key, search: SkipSearch | None = None) -> None:
-        """Reopen a stalled source; with a `search`, to skip one message."""
+        """Reopen a stopped or waiting source. With a `search`, one message is skipped."""
         record = self._records.get(key)
         if record is not None and record.phase is Phase.WAITING and record.source is not None:
             self.reopen(record.source, search=search)
@@ -162,7 +165,7 @@ class AssignedSources:
                 search.finish(NoMessageToSkip(text=f"push source {key[1]} has been resumed in the meantime"))
 
     def retry_later(self, source: PushSource, error: OdfError) -> None:
-        """Retry a source later whose topic cannot be read, or whose dataset's files cannot be used."""
+        """Close a source whose topic or dataset cannot be read, and retry it later."""
         record = self._records.get(source.key)
         if record is not None and record.source is source:
             self._reading.close(source)
@@ -172,7 +175,7 @@ class AssignedSources:
             self._fail(replace(record, search=source.search), error)
 
     def stop(self, source: PushSource, error: Exception, chain: object, batch: Span | None = None) -> None:
-        """Stop a source whose batch cannot be committed."""
+        """Stop a source whose batch cannot be committed. It continues once the chain differs from `chain`."""
         record = self._records.get(source.key)
         if record is not None and record.source is source:
             self._reading.close(source)
@@ -190,19 +193,19 @@ class AssignedSources:
         return Phase.CLOSED if record is None else record.phase
 
     def readable(self, key: Key) -> None:
-        """Record that a source's topic can be read."""
+        """Record that a source's topic can be read; this ends a trouble with the topic."""
         record = self._records.get(key)
         if record is not None and record.trouble is not None and not record.trouble.lasts_until_commit:
             self._records[key] = replace(record, trouble=None)
 
     def end_trouble(self, key: Key) -> None:
-        """Record that a source makes progress: its messages are committed."""
+        """Record that messages of a source were committed; this ends any trouble."""
         record = self._records.get(key)
         if record is not None and record.trouble is not None:
             self._records[key] = replace(record, trouble=None)
 
     def record(self, key: Key) -> SourceRecord | None:
-        """Return the record of a source; None if it is not assigned here."""
+        """Return the record of a source; None if the source is not assigned to this instance."""
         return self._records.get(key)
 
     def reason(self, key: Key) -> SourceStopped | None:
@@ -211,7 +214,10 @@ class AssignedSources:
         return None if record is None or record.stop is None else record.stop.why
 
     def stuck(self) -> Mapping[Key, Refused]:
-        """Return the reason why sources are stalled; with an empty name, why a dataset cannot be read."""
+        """Return the reason for each source that is stalled, and for each dataset that cannot be read.
+
+        The key of a dataset has an empty source name.
+        """
         refusals: dict[Key, Refused] = {}
         for dataset, assigned in list(self._datasets.items()):
             if assigned.trouble is not None:
@@ -223,7 +229,10 @@ class AssignedSources:
         return refusals
 
     def stuck_since(self, key: Key) -> int | None:
-        """Return since when a source, or a dataset (empty name), is stalled, in ns since the epoch; None if unknown."""
+        """Return the time since which a source is stalled in ns since the epoch; None if unknown.
+
+        A key with an empty source name means the dataset.
+        """
         assigned, record = self._datasets.get(key[0]), self._records.get(key)
         if record is None:
             since = assigned.trouble.since if assigned is not None and assigned.trouble is not None else None
@@ -232,7 +241,7 @@ class AssignedSources:
         return None if since is None else int(since * 1e9)
 
     def apply_inspections(self, inspections: Iterable[Inspection]) -> None:
-        """Apply the results of inspections."""
+        """Open, close or update sources after their datasets were inspected."""
         ready: list[PushSource] = []
         for inspection in inspections:
             try:
@@ -364,7 +373,7 @@ class AssignedSources:
         return False
 
     def _renew(self, source: PushSource) -> None:
-        """Open a source again on a new client: a client may lose track of a partition whose topic was replaced."""
+        """Open a source again with a new client: a client may stop reading a partition whose topic was replaced."""
         why = "it has messages that Kafka's client does not deliver"
         with suppress(Unavailable):  # tried again if the source stays silent
             self._reading.renew()
@@ -379,7 +388,7 @@ class AssignedSources:
         return replace(record, alias=alias)
 
     def _unreadable(self, dataset: DatasetId, assigned: _Dataset, error: OdfError) -> None:
-        """Retry a dataset later; its open sources continue as long as they can."""
+        """Retry a dataset that cannot be read later; its open sources continue as long as they can."""
         trouble = Trouble.after_try(error, assigned.trouble)
         if trouble.tries == 1:
             log.error("cannot read dataset", dataset_id=str(dataset), why=trouble.why)
@@ -417,7 +426,7 @@ class AssignedSources:
         )
 
     def _set(self, record: SourceRecord) -> None:
-        """Store a record, and count the topics at which its source is stopped."""
+        """Store a record, and update the metric of topics at which the source is stopped."""
         self._records[record.key] = record
         dataset, source, _ = record.key
         phases = (

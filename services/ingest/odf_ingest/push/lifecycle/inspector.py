@@ -1,6 +1,6 @@
-"""Inspects datasets off the reader's thread, in batches: their names, chains and topics.
+"""Inspects the names, chains and topics of datasets in batches, in the background.
 
-When assigned datasets are inspected: as soon as they change, when a retry is due, and all of them in turn.
+Assigned datasets are inspected as soon as they change, when a retry is due, and all of them periodically in turn.
 """
 
 import heapq
@@ -29,7 +29,7 @@ GATHER_SECONDS: Final = 0.2  # after which a batch is delivered, instead of wait
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """The result for a dataset: `error` if it cannot be read; `state` is None if it has no blocks."""
+    """The result of inspecting a dataset: `error` if it cannot be read; `state` is None if it has no blocks."""
 
     dataset: DatasetId
     entry: CatalogEntry | None = None
@@ -40,7 +40,7 @@ class Inspection:
 
 @dataclass(eq=False, kw_only=True)
 class Inspector:
-    """Inspects requested datasets and delivers the results; a failing one does not block others."""
+    """Inspects datasets on request and calls `deliver` with the results. A dataset that fails does not block others."""
 
     catalog: Catalog
     current: Callable[[DatasetId], ChainState | None]
@@ -54,7 +54,7 @@ class Inspector:
         self._lock = threading.Lock()
 
     def ask(self, datasets: Iterable[DatasetId], alias: str | None = None) -> None:
-        """Inspect datasets in the background; the results reflect their state after this call."""
+        """Inspect datasets in the background. The results are at least as new as this call."""
         with self._lock:
             for dataset in datasets:
                 self._queue[dataset] = alias or self._queue.get(dataset)
@@ -134,9 +134,10 @@ Entries = Mapping[DatasetId, CatalogEntry | None]
 
 @dataclass(eq=False, kw_only=True)
 class InspectionSchedule:
-    """Asks the inspector; used by the reader's thread.
+    """Requests inspections of the assigned datasets when they are due. Only the reader's thread may use it.
 
-    Scan the catalog on `pool` and compare it with `snapshot`; `request` calls back on the reader's thread.
+    The catalog is scanned on `pool` and compared with `snapshot`; the result is handled on the reader's thread, by
+    `request`.
     """
 
     inspector: Inspector
@@ -153,7 +154,7 @@ class InspectionSchedule:
         self._scan_due = self._patrol_due = math.inf
 
     def start(self) -> None:
-        """Scan the catalog now, since other datasets are assigned, and both from time to time."""
+        """Scan the catalog now, because the assignment has changed. From now on scan and inspect periodically."""
         self._scan()
         self._patrol_due = time.monotonic() + PATROL_SECONDS
 
@@ -174,7 +175,7 @@ class InspectionSchedule:
             self._patrol(now)
 
     def later(self, dataset: DatasetId, delay: float) -> None:
-        """Plan an inspection unless an earlier one is: each plans the next, so two would never merge."""
+        """Plan an inspection, unless an earlier one is planned. Each plans the next, so there must be only one."""
         due_at = time.monotonic() + delay
         if self._planned.get(dataset, math.inf) > due_at:
             self._planned[dataset] = due_at
@@ -185,7 +186,7 @@ class InspectionSchedule:
         self._planned.pop(dataset, None)
 
     def _scan(self) -> None:
-        """Scan the catalog, in the background, for new, changed and removed datasets."""
+        """Scan the catalog in the background for new, changed and deleted datasets."""
         self._scan_due = math.inf
         before = self.snapshot()
 

@@ -1,6 +1,6 @@
-"""The record of an assigned push source, changed only by events of the state machine.
+"""The record of an assigned push source, and its state machine of phases, events and transitions.
 
-The state machine of a push source: phases, events, transitions. Pure; applied on the reader's thread.
+A record changes only by an event, on the reader's thread. The functions are pure.
 """
 
 import time
@@ -103,18 +103,24 @@ def after(phase: Phase, event: Event) -> Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """`count` messages of a topic, up to `end` by partition; the first one is in the partition `first`."""
+    """The messages of a failed batch: `count` messages before the offsets `end`, by partition.
+
+    The first message is in the partition `first`.
+    """
 
     end: Mapping[int, int]
     count: int
     first: int
     is_first_rejected: bool = False
-    """Whether the source stops at the first message because that is not a record."""
+    """Whether the source stops at the first message because it cannot be read as a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """The reason why a source is stopped, the chain's facts then, and the batch that failed, if any."""
+    """The reason why a source is stopped, and the batch that failed, if any.
+
+    `chain` is the result of `as_of` at that time: the source continues when it differs.
+    """
 
     why: SourceStopped
     chain: object
@@ -122,7 +128,7 @@ class Stop:
 
     @property
     def search(self) -> SkipSearch | None:
-        """Return the search that skips the message that stops the source; None if no message does."""
+        """Return the search for the message that stopped the source; None if no message did."""
         batch = self.batch
         if batch is None:
             return None
@@ -135,28 +141,31 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRecord:
-    """A source in one of its phases; `source` is set while it is being read."""
+    """An assigned source and its phase; `source` is set while it is being read."""
 
     key: Key
     alias: str
     phase: Phase = Phase.OPENING
     since: float = field(default_factory=time.time)
-    """When it entered this phase (seconds since the epoch)."""
+    """The time when the phase began (seconds since the epoch)."""
     source: PushSource | None = None
     wait: Wait | None = None
     """The reason why the next batch must be longer than the last one."""
     search: SkipSearch | None = None
     stop: Stop | None = None
     trouble: Trouble | None = None
-    """Kept until messages arrive or are committed: opening alone does not prove progress."""
+    """The current trouble, until messages arrive or are committed: opening alone does not prove progress."""
     last_trouble: Trouble | None = None
-    """Kept even then, so that the backoff grows for a source that fails after every few messages."""
+    """The latest trouble, even if it is over, so that the backoff grows for a source that fails every few messages."""
     suspect: Mapping[int, int] | None = None
-    """Its position when the chain's was found to differ; the inspection may have preceded its own commit."""
+    """The source's position when an inspection found another one in the chain.
+
+    If the next inspection finds the same, the source is reopened. A single one may have preceded the source's commit.
+    """
 
     @property
     def skips(self) -> SkipSearch | None:
-        """Return the search that skips the message that blocks the source; None if no message does."""
+        """Return the search for the message that blocks the source; None if no message does."""
         if self.stop is not None:
             return self.stop.search
         if self.phase is not Phase.WAITING or self.source is None or self.source.wait is None:
@@ -165,7 +174,7 @@ class SourceRecord:
 
     @property
     def ongoing_search(self) -> SkipSearch | None:
-        """Return the search whose result a command may wait for."""
+        """Return the search in progress, whose result a command may wait for."""
         return self.search or (None if self.source is None else self.source.search)
 
     def move(

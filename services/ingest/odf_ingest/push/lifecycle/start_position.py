@@ -1,8 +1,7 @@
-"""The start position of a push source: from the chain, checked against the topic.
+"""The start position of a push source, which is that of the chain, checked against the topic.
 
-Status of stalled sources: stopped, waiting or retrying, since when, what to do, and how many messages wait for them.
-
-A source that is read reports its waiting messages with each batch; `WaitingReports` does it for a stopped one.
+Also the status of stalled sources: the reason why they are stopped, waiting or retried, and the number of messages that
+wait for them. A source that is read reports that number with each batch; `WaitingReports` reports it for stopped ones.
 """
 
 import time
@@ -53,10 +52,10 @@ def open_source(
     limits: BatchLimits,
     record: SourceRecord,
 ) -> PushSource:
-    """Return the source of a record at the chain's position.
+    """Return the source of a record, ready to be read from the chain's position.
 
     Raises `NotFound` if the topic does not exist yet, `Unavailable` if it cannot be described, and `TopicGone`,
-    `TopicReplaced`, `RecordsExpired` or `PositionBeyondEnd` if continuing would skip or repeat records.
+    `TopicReplaced`, `RecordsExpired` or `PositionBeyondEnd` if records would be skipped or repeated.
     """
     committed = position_of(state, topic.source).topics.get(topic.name)
     start = _start(require_same(topic.name, topic.described, committed), topic, committed)
@@ -80,9 +79,9 @@ def open_source(
 
 
 def require_same(topic: str, described: TopicInfo | OdfError, committed: TopicPosition | None) -> TopicInfo:
-    """Return a topic's description; raises `TopicGone` or `TopicReplaced` unless it is the topic read before.
+    """Return a topic's description. Raises `TopicGone` or `TopicReplaced` unless it is the topic with this position.
 
-    If `described` is an error, it is raised.
+    If `described` is another error, it is raised.
     """
     if isinstance(described, NotFound) and committed is not None:
         raise TopicGone(topic=topic) from described
@@ -94,7 +93,7 @@ def require_same(topic: str, described: TopicInfo | OdfError, committed: TopicPo
 
 
 def stop_at(topic: SourceTopic, why: TopicGone | TopicReplaced, *, dataset: str) -> SourceStopped:
-    """Return the stop of a dataset's source at a topic that is not the one read before."""
+    """Return the error of a source that stopped because its topic was deleted or replaced."""
     of_others = "" if topic.is_own else topic.name
     return SourceStopped(
         dataset=dataset, source=topic.source, reason=why.code, text=str(why), topic=of_others
@@ -104,9 +103,9 @@ def stop_at(topic: SourceTopic, why: TopicGone | TopicReplaced, *, dataset: str)
 def messages_after(
     committed: TopicPosition | None, topic: SourceTopic, reader: PushSource | None = None
 ) -> int | None:
-    """Return the number of messages of a topic after a position, or all of them without one; None if unknown.
+    """Return the number of messages of a topic after a position, or from the start if it is None; None if unknown.
 
-    Markers of transactions count as well, except in partitions that `reader` has read to the end.
+    Transaction markers are counted too, except in partitions that `reader` has read to the end.
     """
     described = topic.described
     if isinstance(described, OdfError):
@@ -126,7 +125,7 @@ def messages_after(
 
 
 def has_moved(source: PushSource, state: ChainState, topic: SourceTopic) -> bool:
-    """Return whether the source, its topic or the start that was chosen differs from what is being read."""
+    """Return whether the definition of the source, its topic, or its chosen start has changed since it was opened."""
     described = topic.described
     committed = position_of(state, source.name).topics.get(topic.name)
     if not source.is_as_defined(state) or topic.name != source.topic:
@@ -143,7 +142,10 @@ def has_moved(source: PushSource, state: ChainState, topic: SourceTopic) -> bool
 
 
 def is_elsewhere(source: PushSource, state: ChainState) -> bool:
-    """Return whether an idle or waiting source differs from the chain's position: a reset, or another writer."""
+    """Return whether the chain has another position than an idle or waiting source.
+
+    The cause is a reset, or another instance that commits.
+    """
     committed = position_of(state, source.name).topics.get(source.topic)
     offsets = {} if committed is None else committed.next
     return any(
@@ -165,15 +167,15 @@ def _start(described: TopicInfo, topic: SourceTopic, committed: TopicPosition | 
     return _Start(topic_id=described.topic_id, positions=positions, beginning=beginning)
 
 
-REPORT_RETRIES_AFTER_SECONDS: Final = 2.0  # of retries, or of building an index, before they are reported
-STALLED_AFTER_SECONDS: Final = 10.0  # after which a query or a commit counts as stalled
+REPORT_RETRIES_AFTER_SECONDS: Final = 2.0  # retries, or building an index, are reported after this time
+STALLED_AFTER_SECONDS: Final = 10.0  # a query or a commit counts as stalled after this time
 
 ReportWaiting = Callable[[Key, int], None]
 BuildingOf = Callable[[DatasetId, MergeStrategy], BuildProgress | None]
 
 
 def stall_of_dataset(trouble: Trouble) -> Refused:
-    """Return the reason why a dataset cannot be read."""
+    """Return the error that reports a dataset that cannot be read."""
     return SourceRetries(
         source="",
         reason="DatasetUnreadable",
@@ -184,7 +186,7 @@ def stall_of_dataset(trouble: Trouble) -> Refused:
 
 
 def stall_of_source(record: SourceRecord, building_of: BuildingOf) -> Refused | None:
-    """Return the reason why a source is stalled; None if it is not."""
+    """Return the error that reports a stalled source; None if the source is not stalled."""
     if record.stop is not None:
         return record.stop.why
     name, source = record.key[1], record.source
@@ -210,7 +212,7 @@ def stall_of_source(record: SourceRecord, building_of: BuildingOf) -> Refused | 
 
 
 def since_of(record: SourceRecord, building_of: BuildingOf) -> float:
-    """Return since when a source is stalled, or else in its phase (seconds since the epoch)."""
+    """Return the time since which a source is stalled, or else in its phase (seconds since the epoch)."""
     if record.trouble is not None:
         return record.trouble.since
     building = _building(record, building_of)
@@ -224,7 +226,7 @@ def since_of(record: SourceRecord, building_of: BuildingOf) -> float:
 
 
 def _building(record: SourceRecord, building_of: BuildingOf) -> BuildProgress | None:
-    """Return the progress of the source's index, if it takes long enough to be reported."""
+    """Return the progress of building the source's index; None before `REPORT_RETRIES_AFTER_SECONDS`."""
     source = record.source
     building = None if source is None else building_of(source.dataset, source.plan.source.merge)
     if building is None or time.time() - building.since <= REPORT_RETRIES_AFTER_SECONDS:
@@ -242,7 +244,10 @@ def _retry_stall(name: str, reason: str, trouble: Trouble) -> Refused:
 
 
 class WaitingReports:
-    """Reports each inspection of a stopped source, and the next opening, which may be after those messages."""
+    """Reports the number of messages that wait for a stopped source.
+
+    It is reported at each inspection, and when the source is opened again, because it may start after those messages.
+    """
 
     def __init__(self, report: ReportWaiting) -> None:
         """Call `report` with a source and the number of messages that wait for it."""
@@ -250,12 +255,12 @@ class WaitingReports:
         self._stopped: set[Key] = set()
 
     def report_stopped(self, key: Key, state: ChainState, topic: SourceTopic) -> None:
-        """Report what waits for a stopped source, unless its topic cannot be described."""
+        """Report the messages that wait for a stopped source, unless its topic cannot be described."""
         self._stopped.add(key)
         self._report_count(key, state, topic)
 
     def report_opened(self, key: Key, state: ChainState, topic: SourceTopic) -> None:
-        """Report what waits for a source that was stopped before."""
+        """Report the messages that wait for an opened source, if it was stopped before."""
         if key in self._stopped:
             self._stopped.discard(key)
             self._report_count(key, state, topic)

@@ -1,1 +1,1 @@
-"""Csv: `csv` reads files and messages, `csv_records` finds where records end, `csv_parse` turns them into columns."""
+"""Csv: `csv` reads files and messages, `csv_records` splits text into records, `csv_parse` parses their values."""

@@ -1,6 +1,6 @@
 """Csv: delimiter-separated text with Spark's options (spec: ReadStep.Csv); one message is one record.
 
-With `header`, columns are matched by name, else by position. A message may have the header before its record.
+With `header`, columns are matched by name, otherwise by position. A message may have a header line before its record.
 """
 
 from collections.abc import Mapping, Sequence
@@ -118,7 +118,7 @@ def _suspects(
 def _misfits(
     step: ReadStepCsv, header: bytes | None, records: Sequence[bytes], schema: pa.Schema
 ) -> AbstractSet[int]:
-    """Return the records that probably have a bad value; all of them if their header is bad."""
+    """Return the indices of the records that probably have a bad value; all of them if their header is bad."""
     try:
         names = schema.names if header is None else header_names(step, header)
         repeated = {number for number, record in enumerate(records) if record == header}
@@ -169,7 +169,7 @@ def _infer_batch(step: ReadStepCsv, value: bytes, base: pa.Schema | None) -> pa.
 
 
 def _infer_by_name(step: ReadStepCsv, messages: Sequence[_Message], base: pa.Schema | None) -> pa.Schema:
-    """Return the columns of `base`, then those in the headers of the messages."""
+    """Return the columns of `base`, followed by the other columns in the headers of the messages."""
     columns: dict[str, pa.Field] = {} if base is None else {column.name: column for column in base}
     for header, records in _by_header(messages).items():
         if header is None:
@@ -189,7 +189,7 @@ def _infer_by_name(step: ReadStepCsv, messages: Sequence[_Message], base: pa.Sch
 
 
 def _types_of(step: ReadStepCsv, names: Sequence[str], records: Sequence[bytes]) -> pa.Schema:
-    """Return columns with these names, strings unless another type can be inferred from the records."""
+    """Return columns with these names. They are strings unless another type can be inferred from the records."""
     try:
         return inferred_types(step, names, records)
     except InvalidInput:
@@ -205,7 +205,7 @@ def _numbered_columns(base: pa.Schema | None) -> list[pa.Field]:
 
 
 def _read(step: ReadStepCsv, values: Sequence[bytes], schema: pa.Schema, *, is_open: bool) -> pa.Table:
-    """Return one record per message; if `is_open`, columns are known only from headers, and optional."""
+    """Return one record per message. With `is_open`, columns are optional, and taken from the headers."""
     grammar = grammar_of(step)
     tables, places = [], []
     for header, numbered in _messages(step, grammar, values).items():
@@ -246,7 +246,7 @@ def _messages(
 
 
 def _common_header(texts: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
-    """Return the first line that all messages have, and the rest of each; empty if there is none."""
+    """Return the first line that all messages share, and the rest of each message; empty values if there is none."""
     line, end, _ = texts[0].partition(b"\n") if texts else (b"", b"", b"")
     before = line + end
     if not end or not all(text.startswith(before) for text in texts):
@@ -294,9 +294,9 @@ def _header_of(grammar: Grammar, text: bytes) -> tuple[bytes, bytes]:
 
 
 def _by_record(step: ReadStepCsv, body: bytes, order: pa.Schema, *, skipped: int, header: bytes) -> pa.Table:
-    """Return the records, read in small groups; raises `InvalidInput` with the line of the first bad one.
+    """Return the records, read in small groups; raises `InvalidInput` with the line of the first bad record.
 
-    `skipped`: number of lines before the text.
+    `skipped` is the number of lines before `body` in the file.
     """
     records, places = _split_with_places(step, body, skipped=skipped)
 
@@ -311,16 +311,16 @@ def _by_record(step: ReadStepCsv, body: bytes, order: pa.Schema, *, skipped: int
 
 
 def _require_no_header(header: bytes | None, names: Sequence[str], records: Sequence[bytes]) -> None:
-    """Raise `InvalidInput` if a record is the header again, as in files that were joined.
+    """Raise `InvalidInput` if a record repeats the header, as in concatenated files.
 
-    A single column may have its own name as a value.
+    This is not checked if there is only one column: its name may be a value.
     """
     if header and len(names) > 1 and header in records:
         raise InvalidInput(text="is the header again, not a record")
 
 
 def _split_with_places(step: ReadStepCsv, body: bytes, *, skipped: int) -> tuple[list[bytes], list[str]]:
-    """Return the records, and their lines; raises `InvalidInput` with the line of a bad quote."""
+    """Return the records and the line of each; raises `InvalidInput` with the line of a bad quote."""
     try:
         records = grammar_of(step).split(body)
     except BadQuote as error:

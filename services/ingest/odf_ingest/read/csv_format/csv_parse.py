@@ -1,10 +1,11 @@
-"""Csv records with equal columns, parsed by pyarrow; numbers that it cannot parse exactly are parsed as strings.
+"""Parses Csv records that have the same columns with pyarrow, and infers types of columns that are not declared.
 
-The type of a Csv column without a declared one: values that print as the text they were read from, or text.
+Numbers that pyarrow cannot parse exactly are parsed as strings first.
 
-A postcode such as `00501` would lose its zeros as a number, and no later step could restore them. Whole numbers among
-fractions, `1` beside `2.5`, are numbers: files of measurements are written so. A time may be printed in another
-notation, since it is the same time; a time with only an hour, or a date among them, is text.
+A column is inferred as numbers only if each number prints as the text it was read from: a postcode such as `00501`
+would lose its zeros, and no later step could restore them. Integers among fractions, `1` next to `2.5`, are allowed,
+because measurements are often written so. Times may print in another notation, because they are the same times; but
+a column with a time without minutes, or with dates among timestamps, is text.
 """
 
 import math
@@ -48,7 +49,10 @@ ANY_NUMBER: Final = r"^\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*$"
 
 
 def exact_type(texts: pa.ChunkedArray, likely: pa.DataType) -> pa.DataType:
-    """Return the type of a column whose values are these; `likely` is Arrow's, which need not print as the texts."""
+    """Return the type of a column with these values.
+
+    `likely` is the type that Arrow infers. It is not used if its values would print differently.
+    """
     if kind.is_integer(likely):
         return likely if _all(texts, _INTEGER) else pa.string()
     if kind.is_floating(likely):
@@ -63,14 +67,14 @@ def exact_type(texts: pa.ChunkedArray, likely: pa.DataType) -> pa.DataType:
 
 
 def may_change(text: bytes) -> bool:
-    """Return whether a Csv text may have a number that `changed_by` finds; True for some that have none."""
+    """Return whether a Csv text may contain a number that `changed_by` finds. A fast check, with false positives."""
     return _MAY_CHANGE.search(text) is not None
 
 
 def changed_by(texts: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    """Return the texts that an inferred column would change.
+    """Return a mask of the texts that would change in a column of an inferred type.
 
-    Of another notation (007, +7, 1e5), or with more digits.
+    These are numbers in another notation (007, +7, 1e5), and numbers with more digits than the type has.
     """
     pattern = _CHANGED_INTEGER if kind.is_integer(type_) else _CHANGED
     changed = pc.and_(pc.match_substring_regex(texts, pattern), pc.match_substring_regex(texts, ANY_NUMBER))
@@ -91,9 +95,9 @@ def _loses_digits(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def why_text(texts: pa.ChunkedArray, *, has_null_value: bool = False) -> str | None:
-    """Return the reason why a column of numbers has to be text; None if it has none, or no number.
+    """Return the reason why a column with numbers is inferred as text; None without a reason, or without numbers.
 
-    `has_null_value`: a text already stands for null, so that no other can.
+    `has_null_value`: the source already has a text that stands for null, so no other can be suggested.
     """
     is_number = pc.match_substring_regex(texts, ANY_NUMBER)
     numbers, others = texts.filter(is_number), texts.filter(pc.invert(is_number)).value_counts()
@@ -113,7 +117,7 @@ def why_text(texts: pa.ChunkedArray, *, has_null_value: bool = False) -> str | N
 
 
 def _first_too_large(numbers: pa.ChunkedArray) -> str | None:
-    """Return the first that a BIGINT does not hold, if a DECIMAL(38, 0) holds and prints them all; None: none."""
+    """Return the first number that is too large for BIGINT, if DECIMAL(38, 0) can represent all; None otherwise."""
     whole = [int(text) for text in numbers.to_pylist() if text is not None] if _all(numbers, _INTEGER) else []
     if not all(number in _DECIMAL_38 for number in whole):
         return None
@@ -128,7 +132,10 @@ def _first_changed_text(numbers: pa.ChunkedArray, likely: pa.DataType) -> str:
 
 
 def _of_fractions(texts: pa.ChunkedArray) -> pa.DataType:
-    """Return DOUBLE, DECIMAL if all have the same number of decimals, or STRING."""
+    """Return the type of a column with fractions.
+
+    It is DOUBLE if all texts print unchanged, DECIMAL if all have the same number of decimals, and otherwise STRING.
+    """
     if all(text is None or _is_printed(text) for text in texts.to_pylist()):
         return pa.float64()
     if not _all(texts, _DECIMAL) or pc.any(pc.match_substring_regex(texts, _NEGATIVE_ZERO)).as_py():
@@ -182,9 +189,9 @@ def parse(step: ReadStepCsv, text: bytes, columns: pa.Schema) -> pa.Table:
 
 
 def misfits(step: ReadStepCsv, records: Sequence[bytes], columns: pa.Schema) -> AbstractSet[int]:
-    """Return the records that probably cannot be parsed: found together, since parsing each alone is slow.
+    """Return the indices of the records that probably cannot be parsed, without parsing each one alone.
 
-    Some good ones may be among them, such as a number in an unusual notation, and bad ones missing.
+    A good record may be included, for example because of a number in an unusual notation, and a bad one missing.
     """
     width = grammar_of(step).width
     suspects = {
@@ -236,7 +243,7 @@ def header_names(step: ReadStepCsv, header: bytes) -> Sequence[str]:
 
 
 def in_order_of(names: Sequence[str], schema: pa.Schema, *, is_open: bool) -> pa.Schema:
-    """Return the columns of the schema in a header's order; if `is_open`, some may be missing.
+    """Return the columns of the schema in the order of a header. With `is_open`, the header may lack some.
 
     Raises `InvalidInput` for duplicate, unknown or missing names.
     """
@@ -282,7 +289,7 @@ class _NotWhole(InvalidInput):
 
 
 def _readable(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with strings for decimals: from Csv, Arrow does not parse the wider ones."""
+    """Return the schema with strings in place of decimals: Arrow cannot parse wide decimals in Csv."""
     return pa.schema(
         [column.with_type(pa.string()) if kind.is_decimal(column.type) else column for column in schema]
     )
@@ -295,7 +302,7 @@ def _with_text_for_integers(schema: pa.Schema) -> pa.Schema:
 
 
 def _require_finite(step: ReadStepCsv, text: bytes, table: pa.Table, formats: TimeFormats) -> None:
-    """Raise `InvalidInput` for a number that became infinite because it is too large for its type."""
+    """Raise `InvalidInput` for a number that is too large for its type, which Arrow parses as infinite."""
     for column in table.schema:
         if (
             kind.is_floating(column.type)
@@ -310,7 +317,7 @@ def _infers(step: ReadStepCsv) -> bool:
 
 
 def _require_unchanged(step: ReadStepCsv, text: bytes, columns: pa.Schema) -> None:
-    """Raise `InvalidInput` for the text of a number that its column, whose type is inferred, would change."""
+    """Raise `InvalidInput` for a number that would print differently in its column, whose type was inferred."""
     numbers = [column for column in columns if _is_number(column.type)]
     if not numbers:
         return

@@ -1,4 +1,4 @@
-"""Csv text: its complete records, where a quote is closed in the record in which it is opened, and its dialect."""
+"""Splits Csv text into records, and detects its dialect. A quote must be closed in the record that opens it."""
 
 import re
 from collections import Counter
@@ -24,13 +24,13 @@ class BadQuote(InvalidInput):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
-    """Separators and quotes; `quote` is None if there are none.
+    """The separator, quote and escape characters of a Csv text; `quote` is None if there are no quotes.
 
-    Inside quotes a quote is doubled, or follows `escape`, unless that is None. `escape` twice stands for itself, and
-    before any other character it is kept; outside of quotes it means nothing.
+    Inside quotes a quote is doubled or preceded by `escape`, if that is not None. Two escapes stand for one; an escape
+    before any other character is kept. Outside of quotes an escape has no meaning.
 
-    `record` matches one record up to its line end, `records` a whole text of them, `lines` a text with one record per
-    line; `special`: characters without which each line is a record.
+    `record` matches one record up to its line end, `records` a text of complete records, `lines` a text with one record
+    per line. In a text without any of the characters in `special`, each line is a record.
     """
 
     separator: str
@@ -42,7 +42,7 @@ class Grammar:
     special: tuple[bytes, ...]
 
     def split(self, text: bytes) -> list[tuple[int, bytes]]:
-        """Return the records with their first lines (from 1), without blank lines.
+        """Return the records, each with the number of its first line, from 1. Blank lines are skipped.
 
         Raises `BadQuote` with the line where a quote opens that is never closed or has text after it.
         """
@@ -72,7 +72,7 @@ class Grammar:
         return end
 
     def _bad_quote(self, text: bytes, start: int, end: int) -> BadQuote:
-        """Return the fault of a record from `start`, whose values up to `end` are good."""
+        """Return the error of the record at `start`, whose values up to `end` are valid."""
         rest = text[end : end + 40].decode(errors="replace")
         if end == start or rest.startswith(self.separator):
             line, begin = text.count(b"\n", 0, end) + 1, show_value(rest.removeprefix(self.separator))
@@ -84,11 +84,11 @@ class Grammar:
         return BadQuote(line=line, text=f"text follows the closing quote{where}: {show_value(rest)}")
 
     def is_blank(self, text: bytes) -> bool:
-        """Return whether the text has only white space, and none that separates values, as tabs may."""
+        """Return whether the text has only white space. A separator that is a tab does not count as white space."""
         return not text.strip(b" \t\r\n".replace(self.separator.encode(), b""))
 
     def is_plain(self, text: bytes) -> bool:
-        """Return whether the text has no quotes or escapes that could contain a separator or newline."""
+        """Return whether the text has no quotes or escapes, so that each separator or newline ends a value."""
         return not any(character in text for character in self.special)
 
     def is_record_a_line(self, text: bytes) -> bool:
@@ -96,7 +96,7 @@ class Grammar:
         return self.is_plain(text) or self.lines.fullmatch(text) is not None
 
     def with_doubled_quotes(self, text: bytes) -> bytes:
-        """Return the text with escaped quotes doubled and no escapes; its quotes must be closed."""
+        """Return the text with doubled quotes in place of escaped ones, and without escapes; quotes must be closed."""
         quote, escape = self.quote, self.escape
         if quote is None or escape is None or escape.encode() not in text:
             return text
@@ -188,7 +188,7 @@ def _closed_pattern(quote: str, escape: str | None, never: bytes) -> bytes:
 
 
 def usual_width(grammar: Grammar, records: Sequence[bytes]) -> int:
-    """Return the most frequent number of values."""
+    """Return the most frequent number of values in a record."""
     ((width, _),) = Counter(map(grammar.width, records)).most_common(1)
     return width
 
@@ -196,14 +196,14 @@ def usual_width(grammar: Grammar, records: Sequence[bytes]) -> int:
 _SEPARATORS: Final = (None, ";", "\t", "|")  # None: the default
 _QUOTES: Final = (None, "'")
 _ESCAPE: Final = "\\"
-_ONE_COLUMN: Final = 0.1  # what a text without separators counts: every text is one with some character
-_BAD_QUOTE: Final = 0.5  # what records before a faulty quote count
+_ONE_COLUMN: Final = 0.1  # weight of a text with one column: any text has one with some separator
+_BAD_QUOTE: Final = 0.5  # weight of the records before a bad quote
 
 
 def with_dialect(step: ReadStepCsv, content: bytes) -> ReadStepCsv:
-    """Return the step with characters such that the most records have as many values as the header.
+    """Return the step with the separator, quote and escape with which the most records are as wide as the header.
 
-    Those that the step has are kept. Without a better choice they are the defaults, which stay absent.
+    Characters that the step already has are kept. The step stays without them if the defaults are as good.
     """
     text = to_utf8(content, step.encoding).lstrip(b"\r\n")
     found, most = step, 0.0
@@ -217,7 +217,7 @@ def with_dialect(step: ReadStepCsv, content: bytes) -> ReadStepCsv:
 
 
 def _candidates(step: ReadStepCsv, text: bytes) -> Iterator[ReadStepCsv]:
-    """Yield steps, the likelier first, with characters that occur in the text."""
+    """Yield steps with characters that occur in the text, the more likely first."""
     header = text.partition(b"\n")[0]
     separators = [one for one in _SEPARATORS if one is None or one.encode() in header]
     quotes = [one for one in _QUOTES if one is None or one.encode() in text]
@@ -229,7 +229,7 @@ def _candidates(step: ReadStepCsv, text: bytes) -> Iterator[ReadStepCsv]:
 
 
 def _fitting_share(step: ReadStepCsv, text: bytes) -> float:
-    """Return the share of the records that have as many values as the first."""
+    """Return the weighted share of the records that have as many values as the first one."""
     grammar, weight = grammar_of(step), 1.0
     try:
         records = grammar.split(text)

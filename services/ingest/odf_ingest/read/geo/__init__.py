@@ -1,6 +1,6 @@
-"""Geographic formats: features become records, their geometry a column with GeoJSON text (spec: ReadStep.GeoJson).
+"""Geographic formats. A feature becomes a record; its geometry is a column of GeoJSON text (spec: ReadStep.GeoJson).
 
-`geojson` turns a feature into a record, also one of `esri_shapefile`, which checks and reads its files within bounds.
+`geojson` converts features to records. `esri_shapefile` checks and reads shapefiles, and uses `geojson` for records.
 """
 
 from odf_ingest.read.geo import esri_shapefile, geojson

@@ -1,20 +1,16 @@
 """EsriShapefile: a ZIP archive with a shapefile, at `subPath` if there are several (spec: ReadStep.EsriShapefile).
 
-Attributes become columns, the shape a column `geometry` with GeoJSON text, in the coordinates of the file. What these
-mean is in its projection: the text of the .prj file is the column `projection`, unless an attribute has that name.
+Attributes become columns. The shape becomes a column `geometry` with GeoJSON text in the coordinates of the file. The
+column `projection` has the text of the .prj file, which defines the coordinates, unless an attribute has that name.
+A record is written as a JSON object; a dead letter of the record contains this object.
 
-A record is written as a JSON object, as which it is kept if it is rejected.
+The shapes of the .shp file become GeoJSON geometries (ESRI Shapefile Technical Description, July 1998). All lengths in
+the file are checked first, because pyshp trusts them. pyshp assigns holes to the polygons that contain them in a time
+that grows with the square of the number of rings, so that number is limited.
 
-The shapes of a .shp file → GeoJSON geometries (ESRI Shapefile Technical Description, July 1998).
-
-Every length in the file is checked before pyshp, which trusts them, reads it. pyshp also assigns holes to the
-polygons
-that contain them, in time that grows with the square of a polygon's rings: their number is limited.
-
-The attributes of a .dbf file → values for JSON: numbers keep their digits (dBASE III to V).
-
-The encoding is that of the .cpg file, else of the language driver in the header, else UTF-8 if all text is that, else
-ISO 8859-1.
+The attributes of the .dbf file become JSON values; numbers keep their digits (dBASE III to V). Their encoding is that
+of the .cpg file, or else of the language driver in the header. Without both it is UTF-8 if all text is valid UTF-8, and
+otherwise ISO 8859-1.
 """
 
 import codecs
@@ -53,7 +49,10 @@ _WITH_Z: Final = frozenset({13, 15, 18})
 
 
 def geometries(shp: bytes) -> Iterator[Mapping[str, object] | None]:
-    """Yield each record's GeoJSON geometry, None for a null shape; raises `InvalidInput` before the first."""
+    """Yield each record's GeoJSON geometry, None for a null shape.
+
+    Raises `InvalidInput` before the first record if any is malformed.
+    """
     if len(shp) < _HEADER_BYTES or struct.unpack_from(">i", shp)[0] != _CODE:
         raise InvalidInput(where=".shp", text="is not a shapefile")
     # Some files have bytes after the end that their header names. A wrong end shows in the number of records.
@@ -95,7 +94,7 @@ def _require_sound(shp: bytes) -> None:
 
 
 def _rings(content: bytes) -> int:
-    """Return the number of a polygon's rings, 0 for other shapes; raises `ValueError` for wrong counts."""
+    """Return the number of rings of a polygon, 0 for other shapes; raises `ValueError` if counts are invalid."""
     (type_,) = struct.unpack_from("<i", content)
     if type_ == _NULL:
         return 0
@@ -159,14 +158,14 @@ class _Header:
     records: int
     start: int
     size: int
-    """Bytes of a record, with its deletion mark."""
+    """Size of a record in bytes, including its deletion flag."""
     fields: tuple[_Field, ...]
 
 
 def attributes(dbf: bytes, cpg: bytes | None) -> Iterator[dict[str, object] | None]:
     """Yield each record's values by name, None for a deleted record.
 
-    Raises `InvalidInput`: before the first record for a malformed file, else with the record.
+    Raises `InvalidInput` before the first record if the file is malformed, and at a record that is.
     """
     header = _header(dbf)
     encoding = _encoding(dbf, cpg, header)
@@ -243,7 +242,7 @@ def _encoding(dbf: bytes, cpg: bytes | None, header: _Header) -> str:
 
 
 def _encoding_of(cpg: bytes) -> str:
-    """Return Python's name of an encoding such as `UTF-8`, `1252`, `ANSI 1252`, `88591` or `ISO 8859-1`."""
+    """Return Python's name for the encoding in a .cpg file: `UTF-8`, `1252`, `ANSI 1252`, `88591` or `ISO 8859-1`."""
     text = cpg.decode("ascii", "replace").strip()
     plain = text.lower().removeprefix("ansi").removeprefix("oem").replace(" ", "-").strip("-")
     if plain.isdecimal():
@@ -297,7 +296,7 @@ def _day(text: str) -> str | None:
 
 
 def _number(text: str) -> Quoted:
-    """Return the number as JSON writes it, with the same digits."""
+    """Return a number in JSON notation with the same digits."""
     match = _NUMBER.fullmatch(text)
     if match is None or not (match.group(2) or match.group(3)):
         raise ValueError(f"{show_value(text)} is not a number")
@@ -314,7 +313,7 @@ _MAC: Final = "__MACOSX/"  # metadata that macOS adds, with the same suffixes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapefileParts:
-    """Shapes, attributes, projection (WKT) and the name of the attributes' encoding, if given."""
+    """The files of a shapefile: shapes, attributes, projection (WKT), and the name of the attributes' encoding."""
 
     shp: bytes
     dbf: bytes
@@ -323,7 +322,7 @@ class ShapefileParts:
 
 
 def parts_of(archive: bytes, sub_path: str | None) -> ShapefileParts:
-    """Return the files of the only shapefile, or of the one that `sub_path` (may be a glob) matches."""
+    """Return the files of the only shapefile, or of the one that matches `sub_path`, which may be a glob."""
     try:
         with zipfile.ZipFile(BytesIO(archive)) as file:
             return _parts(file, sub_path)
@@ -358,7 +357,7 @@ def _parts(file: zipfile.ZipFile, sub_path: str | None) -> ShapefileParts:
 
 
 def _choose(names: list[str], sub_path: str | None) -> str:
-    """Return the only name, or the only one that matches."""
+    """Return the only name, or the only one that matches `sub_path`; raises `InvalidInput`."""
     if not names:
         raise InvalidInput(text="the archive contains no .shp file; archives inside it are not opened")
     matching = [name for name in names if sub_path is None or name == sub_path or fnmatchcase(name, sub_path)]
@@ -380,7 +379,7 @@ def _read_required(
 
 
 def _read(file: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """Return an entry's bytes; the size that the archive claims is not trusted."""
+    """Return the bytes of an entry, up to a limit: the size that the archive claims may be wrong."""
     content = b""
     if entry.file_size <= MAX_FILE_BYTES:
         with file.open(entry) as stream:
@@ -396,7 +395,7 @@ PROJECTION = "projection"
 
 
 def _find_objects(step: ReadStepEsriShapefile, value: bytes) -> Mapping[str, bytes]:
-    """Return the records that are not deleted by their numbers, from 1."""
+    """Return the records by number, from 1, without deleted ones."""
     parts = parts_of(value, step.sub_path)
     projection = _projection(parts)
     shapes = geometries(parts.shp)

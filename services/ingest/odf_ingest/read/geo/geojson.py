@@ -1,9 +1,10 @@
-"""GeoJson: a FeatureCollection; a message is a feature, or a collection of one (spec: ReadStep.GeoJson).
+"""GeoJson and NdGeoJson.
 
-NdGeoJson: one feature per line, or one per message (spec: ReadStep.NdGeoJson).
+GeoJson: a file is a FeatureCollection; a message is a feature, or a collection of one feature (spec: ReadStep.GeoJson).
 
-A GeoJSON feature → one JSON object: its properties, and its geometry as compact GeoJSON text (RFC 7946).
+NdGeoJson: one feature per line, or per message (spec: ReadStep.NdGeoJson).
 
+A feature (RFC 7946) is converted to one JSON object with its properties and its geometry as compact GeoJSON text.
 Numbers keep the digits with which they are written. Other members of a feature, such as its id, are ignored.
 """
 
@@ -30,7 +31,10 @@ FeaturesByPlace = Callable[[bytes], Mapping[str, bytes]]  # features by the name
 
 
 def register(step: type[ReadStep], record: Record, features: FeaturesByPlace) -> None:
-    """Make the format readable: `record` returns the record of a message, `features` the features of a file."""
+    """Register readers for a format.
+
+    `record` returns the record of a message; `features` returns the features of a file by their locations.
+    """
     register_files(step, lambda _, value: _records_of(features(value)))
     register_messages(step, lambda _, value: record(value))
 
@@ -41,7 +45,7 @@ def register(step: type[ReadStep], record: Record, features: FeaturesByPlace) ->
 
 
 def _records_of(features: Mapping[str, bytes]) -> Mapping[str, bytes]:
-    """Return the records of features by their places; raises `InvalidInput` with the place of the first bad one."""
+    """Return the records of features by location; raises `InvalidInput` with the location of the first bad feature."""
     records = {}
     for name, feature in features.items():
         try:
@@ -85,7 +89,7 @@ def json_text(value: object) -> str:
 
 
 def _check_geometry(geometry: object) -> object:
-    """Return the geometry; raises `InvalidInput` unless it has a type of RFC 7946 and what belongs to it."""
+    """Return the geometry; raises `InvalidInput` unless it has a type of RFC 7946 and the members of that type."""
     if not isinstance(geometry, dict):
         raise _refusal(f"{show_value(geometry)} is not a GeoJSON geometry")
     type_ = geometry.get("type")
@@ -120,7 +124,7 @@ def _record_of_line(value: bytes) -> bytes:
 
 
 def _lines(value: bytes) -> dict[str, bytes]:
-    """Return the lines that are not blank by their places."""
+    """Return the lines that are not blank, by location."""
     lines, places = lines_of(to_utf8(value, None))
     return dict(zip(places, lines, strict=True))
 
@@ -137,12 +141,12 @@ def _find_record(value: bytes) -> bytes:
 
 
 def _find_features(value: bytes) -> dict[str, bytes]:
-    """Return the features of a collection by their places."""
+    """Return the features of a collection, by location."""
     return {f"feature {number}": feature for number, feature in enumerate(_features(value), start=1)}
 
 
 def _features(value: bytes) -> list[bytes]:
-    """Return the text of each feature of a collection, or of the only one."""
+    """Return the text of each feature of a collection, or of a single feature."""
     text = to_utf8(value, None)
     require_utf8(text)
     type_, features = Document(text.decode()).typed_array("features")

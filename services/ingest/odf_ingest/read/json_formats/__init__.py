@@ -1,1 +1,1 @@
-"""Json and NdJson: `json_lines` reads objects with pyarrow, `json_exact` those whose values it would round."""
+"""Json and NdJson. `json_lines` parses objects with pyarrow, `json_exact` those that pyarrow would round or refuse."""

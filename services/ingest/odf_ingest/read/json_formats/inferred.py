@@ -1,9 +1,9 @@
 """Infers columns of JSON objects without a declared schema from all records of a batch.
 
-pyarrow infers them if the records agree. If not, the records vote on the kind of value of each column, and the first
-kind wins a tie; numbers are BIGINT unless one has a fraction or an exponent, and DECIMAL if BIGINT or DOUBLE would not
-have all of them exactly. Existing columns of the dataset keep their
-names and types; columns may be added, also inside structs.
+pyarrow infers the columns if all records have the same kinds of values. Otherwise the most frequent kind of value of
+each column decides; of equally frequent ones, the first. A column of numbers is BIGINT if all are integers, otherwise
+DOUBLE; it is DECIMAL if that type cannot represent all of them exactly. Existing columns of the dataset keep their
+names and types. Columns may be added, also inside structs.
 """
 
 import json
@@ -35,9 +35,9 @@ MAX_NESTING: Final = 32  # thousands of nested types would overflow the parser's
 
 
 def infer_schema(lines: MessageBuffer, base: pa.Schema | None, parsed: pa.Schema | None) -> pa.Schema:
-    """Return the columns of `base`, then new ones, in stored types.
+    """Return the columns of `base`, followed by new ones, in stored types.
 
-    `parsed`: the schema inferred by pyarrow; None if it refuses the lines.
+    `parsed` is the schema that pyarrow has inferred; None if pyarrow cannot parse the lines together.
     """
     if parsed is None or (_has_doubles(parsed) and LONG_NUMBER.search(lines.text)):
         deep = too_deep(lines)
@@ -46,7 +46,7 @@ def infer_schema(lines: MessageBuffer, base: pa.Schema | None, parsed: pa.Schema
 
 
 def too_deep(lines: MessageBuffer) -> AbstractSet[int]:
-    """Return the lines that are nested too deeply for inference."""
+    """Return the indices of the lines that are nested too deeply for inference."""
     raw = np.frombuffer(lines.text, np.uint8)
     opened = np.append(0, np.cumsum((raw == ord("{")) | (raw == ord("["))))
     counts = np.diff(opened[lines.ends], prepend=0)
@@ -54,7 +54,7 @@ def too_deep(lines: MessageBuffer) -> AbstractSet[int]:
 
 
 def require_inferable(lines: MessageBuffer) -> None:
-    """Raise `InvalidInput` if a line is nested too deeply, or has names that are not valid text."""
+    """Raise `InvalidInput` if a line is nested too deeply, or has names that are not valid Unicode."""
     if too_deep(lines):
         raise InvalidInput(text=f"is nested more than {MAX_NESTING} levels deep; declare a schema to read it")
     if HALF_PAIR.search(lines.text) is not None:
@@ -136,14 +136,14 @@ class _Votes:
             self._texts.add(value)
 
     def columns(self) -> list[tuple[str, pa.DataType]]:
-        """Return the names and types of fields with values."""
+        """Return the names and types of the fields that have values."""
         fields = [(name, votes.winner()) for name, votes in self._fields.items()]
         return [(name, type_) for name, type_ in fields if type_ is not None and _is_name(name)]
 
     def winner(self) -> pa.DataType | None:
-        """Return the type of most values; None without values.
+        """Return the type of the most frequent kind of value; None if there are no values.
 
-        Empty objects and arrays have no type, so any other kind wins over them.
+        Empty objects and arrays are not counted, because they have no type.
         """
         types = (self._type_of(kind_) for kind_, _ in self._counts.most_common())
         return next((type_ for type_ in types if type_ is not None), None)
@@ -172,7 +172,7 @@ def _is_name(name: str) -> bool:
 
 
 def _number_type(numbers: AbstractSet[str]) -> pa.DataType:
-    """Return the type that has all of them exactly; else BIGINT or DOUBLE, which refuse those that they lack."""
+    """Return the type that represents all numbers exactly. If there is none: BIGINT or DOUBLE, which refuse some."""
     is_whole = all(number.lstrip("-").isdigit() for number in numbers)
     usual = pa.int64() if is_whole else pa.float64()
     is_exact = (
@@ -203,7 +203,7 @@ def _scale(number: Decimal) -> int:
 
 
 def _text_type(texts: Sequence[str]) -> pa.DataType:
-    """Return the type that pyarrow infers from strings: a time if all are times, else string."""
+    """Return the type that pyarrow infers from strings: a timestamp if all are timestamps, otherwise string."""
     lines = "\n".join(json.dumps({"c": text}) for text in texts)
     try:
         type_: pa.DataType = pj.read_json(pa.BufferReader(lines.encode())).schema.field("c").type

@@ -1,9 +1,9 @@
-"""Json: an array of objects, at `subPath` of the document if given; a single object is one record.
+"""Json: an array of objects, or a single object as one record; at `subPath` of the document, if that is given.
 
 NdJson: one object per line, or one object per message.
 
-The functions that register readers serve all formats that hold JSON objects, from those that find the objects in a
-message or a file.
+`register_files` and `register_messages` create the readers of any format whose records are JSON objects, from a
+function that finds the objects in a file or message.
 """
 
 import json
@@ -29,7 +29,7 @@ ObjectsByPlace = Callable[[Step, bytes], Mapping[str, bytes]]  # by the names of
 
 
 def register_files(step: type[Step], find_objects: ObjectsByPlace[Step]) -> None:
-    """Register readers of files, and of messages that are whole batches."""
+    """Register readers of files, and of messages that are batches of their own."""
 
     @interface.read_batch.register(step)
     def batch(step: Step, value: bytes, schema: pa.Schema | None) -> pa.Table:
@@ -51,7 +51,11 @@ def register_messages(
     find_object: Callable[[Step, bytes], bytes],
     is_object: Callable[[Step], bool] = lambda _: False,
 ) -> None:
-    """Register readers of messages: `find_object` returns the object in one, unless each `is_object` itself."""
+    """Register readers of messages with one object each.
+
+    `find_object` returns the object in a message. It is not called for a step for which `is_object` returns True: there
+    the message itself is the object.
+    """
 
     def objects(step: Step, values: Sequence[bytes]) -> Sequence[bytes]:
         return values if is_object(step) else [find_object(step, value) for value in values]
@@ -84,7 +88,7 @@ def register_messages(
 def _find_each(
     step: Step, values: Sequence[bytes], find_object: Callable[[Step, bytes], bytes]
 ) -> tuple[dict[int, bytes], dict[int, str | None]]:
-    """Return the objects of messages by number, and why the other messages have none."""
+    """Return the objects of messages by index, and the reason for each message that has none."""
     found: dict[int, bytes] = {}
     reasons: dict[int, str | None] = {}
     for number, value in enumerate(values):
@@ -96,7 +100,7 @@ def _find_each(
 
 
 def _read_objects(objects: Mapping[str, bytes], schema: pa.Schema | None, formats: TimeFormats) -> pa.Table:
-    """Return the records; raises `InvalidInput` with the place of the first that does not fit."""
+    """Return the records; raises `InvalidInput` with the location of the first object that does not fit."""
     if not objects:
         return (schema or pa.schema([])).empty_table()
     lines = [json_lines.one_line(text, schema, formats) for text in objects.values()]
@@ -130,7 +134,7 @@ def _find_object(step: ReadStepJson, value: bytes) -> bytes:
 
 
 def _find_objects(step: ReadStepJson, value: bytes) -> Mapping[str, bytes]:
-    """Return each object of the array, exactly as written, by its place in the document."""
+    """Return the objects of the array, exactly as written, by location in the document."""
     raw = to_utf8(value, step.encoding)
     require_utf8(raw)
     text = raw.decode()

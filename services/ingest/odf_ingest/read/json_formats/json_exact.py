@@ -1,7 +1,7 @@
-"""Parses JSON token by token, where pyarrow's parser refuses it or would not be exact.
+"""Parses JSON token by token if pyarrow's parser refuses it or would change values.
 
-Numbers stay strings, so that no value is converted to a double. Values in a form that pyarrow does not accept (`1039.0`
-for an integer) are rewritten; values that do not fit are refused with column, value and type.
+Numbers stay strings, so no value is converted to a double. Values in a notation that pyarrow does not accept (`1039.0`
+for an integer) are rewritten. Errors for values that do not fit have column, value and type.
 """
 
 import json
@@ -29,7 +29,7 @@ _KINDS: Final[Mapping[type[object], ValueKind]] = {
     list: ValueKind.ARRAY,
     dict: ValueKind.OBJECT,
 }
-"""Kinds of decoded values, that of a subclass before that of its base."""
+"""The kinds of decoded values by class; a subclass is before its base class."""
 NO_COLUMN_TEXT: Final = (
     "has no column with a value"  # and neither has any message that is read together with it
 )
@@ -69,7 +69,7 @@ _DECODER: Final = json.JSONDecoder(
 
 
 def decode(text: bytes) -> object:
-    """Return the JSON value, its numbers as `Quoted`; raises `InvalidInput`, for duplicate keys too."""
+    """Return the JSON value with its numbers as `Quoted`. Raises `InvalidInput`, also for duplicate keys."""
     try:
         return _DECODER.decode(text.decode())
     except UnicodeDecodeError as error:
@@ -87,7 +87,7 @@ def decode_object(text: bytes) -> dict[str, object]:
 
 
 def with_plain_numbers(text: bytes) -> bytes | None:
-    """Return the text with each integer written as digits (`1e3` is 1000); None if nothing changes."""
+    """Return the text with integers written without an exponent (`1e3` becomes 1000); None if nothing changes."""
     if _ODD.search(text) is None:
         return None
     return _UP_TO_ODD.sub(_plain, text)
@@ -104,7 +104,7 @@ def _plain(match: "re.Match[bytes]") -> bytes:
 
 
 def _whole_number(token: str) -> str:
-    """Return an integer's digits with sign; nothing if it has a fraction or too many digits."""
+    """Return the sign and digits of an integer; an empty string if it has a fraction or too many digits."""
     try:
         number = Decimal(token)
     except ArithmeticError:
@@ -140,9 +140,9 @@ def rewrite_exactly(text: bytes, schema: pa.Schema, formats: TimeFormats) -> byt
 
 
 def with_text_of_containers(text: bytes, columns: Iterable[pa.Field]) -> bytes:
-    """Return the object with objects and arrays in columns of STRING as strings of their text, at any depth.
+    """Return the object with nested objects and arrays replaced by their text, where the column is a STRING.
 
-    Text that is not such JSON is returned as it is: whatever parses it says what is wrong.
+    Columns may be at any depth. Text that is not a JSON object is returned unchanged; the later parser reports it.
     """
     try:
         return Document(text.decode()).with_text_of_containers(columns).encode()
@@ -151,7 +151,7 @@ def with_text_of_containers(text: bytes, columns: Iterable[pa.Field]) -> bytes:
 
 
 def require_known(members: dict[str, object], schema: pa.Schema) -> None:
-    """Raise `InvalidInput` unless the object has one of the columns."""
+    """Raise `InvalidInput` unless the object has at least one of the columns."""
     if len(schema) == 0:
         raise Misfit(text=NO_COLUMN_TEXT)
     if not any(name in members for name in schema.names):
@@ -251,7 +251,7 @@ PositionedText = tuple[int, str]  # where a record begins, in characters, and it
 
 
 class Document:
-    """Scans a JSON document; its records are extracted exactly as written."""
+    """Scans a JSON document, and extracts its records exactly as written."""
 
     def __init__(self, text: str) -> None:
         """Start at the first token."""
@@ -279,7 +279,7 @@ class Document:
     def typed_array(self, name: str) -> tuple[object, list[PositionedText] | None]:
         """Return the member `type` of the document's object, and the objects in its array `name`.
 
-        Either is None if it is missing; raises `InvalidInput` unless the document is JSON to its end.
+        Each is None if the member is missing. Raises `InvalidInput` unless the document is JSON to its end.
         """
         try:
             array = self._typed_array(name)
@@ -310,7 +310,7 @@ class Document:
         return members.get("type"), records
 
     def with_text_of_containers(self, columns: Iterable[pa.Field]) -> str:
-        """Return the document with objects and arrays in columns of STRING as strings of their text."""
+        """Return the document with nested objects and arrays replaced by their text, where the column is a STRING."""
         changes: list[PositionedText] = []
         self._keep_members(columns, changes)
         pieces, end = [], 0
@@ -339,7 +339,7 @@ class Document:
             self._keep_value(type_, changes)
 
     def _keep_value(self, type_: pa.DataType | None, changes: list[PositionedText]) -> None:
-        """Read a value; objects and arrays in it that are kept as text are added to `changes`."""
+        """Read a value, and add its objects and arrays that are kept as text to `changes`."""
         start, char = self._position, self._text[self._position : self._position + 1]
         if type_ is not None and char == "{" and kind.is_struct(type_):
             self._keep_members(type_.fields, changes)

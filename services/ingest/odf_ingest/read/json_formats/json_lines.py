@@ -45,9 +45,9 @@ PARSE_BYTES: Final = 1024 * 1024  # per parse: the result fits into a core's cac
 
 
 def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFormats) -> pa.Table:
-    """Return one record per value; raises `InvalidInput` if one is not exactly one object in UTF-8.
+    """Return one record per value; raises `InvalidInput` unless each value is exactly one object in UTF-8.
 
-    A record has at least one of the columns. Batches are parsed in parallel, each by one thread.
+    An object must have at least one of the columns. Batches are parsed in parallel, each by one thread.
     """
     lines = as_lines(values, schema, formats)
     schema = columns_of_batch(values, None, formats) if schema is None else schema
@@ -94,7 +94,7 @@ def parse_text(text: bytes, schema: pa.Schema | None, formats: TimeFormats) -> p
 def read_records_by_name(
     values: Sequence[bytes], names: Sequence[str], schema: pa.Schema, formats: TimeFormats
 ) -> pa.Table:
-    """Return one record per value; raises `InvalidInput` with the name of the first that is not one."""
+    """Return one record per value; raises `InvalidInput` with the name of the first value that is not a record."""
     read = partial(parse_objects, schema=schema, formats=formats)
     return read_one_by_one(values, names, read, partial(misfits, schema=schema, formats=formats))
 
@@ -102,7 +102,7 @@ def read_records_by_name(
 def misfits(
     values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFormats
 ) -> Mapping[int, str | None]:
-    """Return the values that are not records, with the reason if it is the same for the value alone."""
+    """Return by index the values that are not records, with the reason if that does not depend on other values."""
     reasons: dict[int, str | None] = {}
     lines: dict[int, bytes] = {}
     for number, value in enumerate(values):
@@ -129,7 +129,7 @@ def misfits(
 def inferred_columns(
     values: Sequence[bytes | None], base: pa.Schema | None, formats: TimeFormats
 ) -> pa.Schema:
-    """Return the columns of objects, one per line: those of `base`, then new ones; unreadable lines are ignored."""
+    """Return the columns of `base`, followed by new ones of the objects, one per line. Bad lines are ignored."""
     lines = MessageBuffer.pack(values)
     is_lenient = epoch_digits(formats.timestamp) is None
     parsed = None if base is None else parsed_schema(base, formats, is_lenient=is_lenient)
@@ -143,7 +143,7 @@ def inferred_columns(
 
 
 def columns_of_batch(values: Sequence[bytes], base: pa.Schema | None, formats: TimeFormats) -> pa.Schema:
-    """Return the columns of objects that are parsed together; raises `InvalidInput`."""
+    """Return the columns of `base`, followed by new ones of the objects; raises `InvalidInput` if one is bad."""
     require_inferable(MessageBuffer.pack(values))
     return inferred_columns(values, base, formats)
 
@@ -165,7 +165,7 @@ def as_lines(values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFor
 def _parse_converted(text: bytes, schema: pa.Schema, formats: TimeFormats, *, threads: bool) -> pa.Table:
     """Return records in the types of `schema`; other columns are ignored.
 
-    Raises `InvalidInput` with Arrow's message. Without `threads` it takes longer, but less CPU time.
+    Raises `InvalidInput` with Arrow's message. Without `threads` parsing takes longer, but less CPU time.
     """
     if len(schema) == 0:
         raise InvalidInput(text=NO_COLUMN_TEXT)
@@ -191,7 +191,7 @@ def _parse_converted(text: bytes, schema: pa.Schema, formats: TimeFormats, *, th
 
 
 def _with_kept_text(text: bytes, schema: pa.Schema, formats: TimeFormats) -> bytes | None:
-    """Return lines in which what is kept as text is a string; None if nothing is."""
+    """Return the lines with objects and arrays that are kept as text replaced by strings; None if there are none."""
     if not formats.keeps_text or _NESTED.search(text) is None:
         return None
     kept = b"\n".join(with_text_of_containers(line, schema) for line in lines_of(text)[0])
@@ -217,7 +217,7 @@ def _require_known(table: pa.Table, lines: MessageBuffer, schema: pa.Schema) -> 
 
 
 def _rows_of_nulls(table: pa.Table) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Return the records without values; those may have none of the columns."""
+    """Return a mask of the records without values: these may be objects that have none of the columns."""
     rows = np.ones(table.num_rows, np.bool_)
     for column in table.columns:
         if column.null_count == 0 or not rows.any():
@@ -227,7 +227,7 @@ def _rows_of_nulls(table: pa.Table) -> "np.ndarray[tuple[int], np.dtype[np.bool_
 
 
 def _require_finite(table: pa.Table) -> None:
-    """Raise `InvalidInput` for NaN, which is not JSON, and for a number too large for its type, which is infinite."""
+    """Raise `InvalidInput` for NaN, which is not JSON, and for infinity: a number that is too large for its type."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         if not _has_floats(column.type):
             continue
@@ -239,7 +239,7 @@ def _require_finite(table: pa.Table) -> None:
 
 
 def _has_large_floats(table: pa.Table) -> bool:
-    """Return whether a number has so many digits before the point that it may be another one than was written."""
+    """Return whether a number is so large that it may differ from the number in the text."""
     return any(
         len(values) and pc.any(pc.greater_equal(pc.abs(values), _LARGE), min_count=0).as_py()
         for column in table.columns
@@ -288,7 +288,7 @@ def lines_of(text: bytes) -> tuple[list[bytes], list[str]]:
 def _is_one_each(values: MessageBuffer) -> bool:
     """Return whether each value is one line that starts and ends like an object.
 
-    Together with the number of records this proves that each value is one object.
+    If the number of records is also that of the values, each value is one object.
     """
     text, ends = values.text, values.ends
     if text.count(b"\n") != len(ends) - 1 or int(np.diff(ends, prepend=-1).min()) < 3:
@@ -308,7 +308,7 @@ def _one_line(value: bytes, schema: pa.Schema | None, formats: TimeFormats) -> b
 
 
 def one_line(record: bytes, schema: pa.Schema | None, formats: TimeFormats) -> bytes:
-    """Return an object that spans several lines as one line; text that is kept has its newlines."""
+    """Return an object that spans several lines as one line. Newlines in text that is kept are preserved."""
     if b"\n" not in record:
         return record
     if schema is not None and formats.keeps_text:

@@ -1,1 +1,1 @@
-"""From what a format holds to values of the declared types, one module per kind of type."""
+"""Converts the values of a format to the declared types; one module per kind of type."""

@@ -1,8 +1,6 @@
-"""The types that text formats are parsed to, and tables in their declared types.
+"""Converts tables to their declared types, from the types that text formats are parsed to.
 
-Continuation of a dataset's columns in a batch without a declared schema.
-
-They keep their types, and new ones follow.
+Also adds the columns of a batch without a declared schema to those of its dataset, which keep their types.
 """
 
 import math
@@ -23,14 +21,14 @@ from odf_ingest.read.types.kinds import UUID, TimeFormats
 from odf_ingest.read.types.times import epoch_decimal, read_as
 
 MAX_INFERRED_COLUMNS: Final = 5_000
-"""As many as a query may have; fields at any depth count."""
+"""Maximum number of columns, the same as in queries. Nested fields are counted too."""
 
 
 def extend_columns(base: pa.Schema | None, inferred: pa.Schema) -> pa.Schema:
-    """Return the columns of `base`, then those that only `inferred` has, in stored types.
+    """Return the columns of `base`, followed by those that only `inferred` has, in stored types.
 
     Structs of `base` get the additional fields of `inferred`. Types without any value, such as null, are left out.
-    Raises `InvalidInput` if that makes more than `MAX_INFERRED_COLUMNS`.
+    Raises `InvalidInput` if there are more than `MAX_INFERRED_COLUMNS`.
     """
     before = {} if base is None else {column.name: column for column in base}
     columns = [_continue(column, inferred) for column in before.values()]
@@ -47,7 +45,7 @@ def extend_columns(base: pa.Schema | None, inferred: pa.Schema) -> pa.Schema:
 
 
 def _count(columns: Iterable[pa.Field]) -> int:
-    """Return the number of columns, and of fields at any depth."""
+    """Return the number of columns and nested fields."""
     return sum(1 + _count(map(column.type.field, range(column.type.num_fields))) for column in columns)
 
 
@@ -88,17 +86,16 @@ def _with_values(type_: pa.DataType) -> pa.DataType | None:
 
 
 _ROWS_PER_PIECE: Final = 4
-_REPEATED_VALUES: Final = 8  # different ones that are sought by their equals
+_REPEATED_VALUES: Final = 8  # number of different bad values for which all equal ones are searched together
 
 
 def parsed_schema(schema: pa.Schema, formats: TimeFormats, *, is_lenient: bool = False) -> pa.Schema:
-    """Return the types to parse text to: the expected ones, or string if `convert_table` does the conversion.
+    """Return the types to parse text to: the declared ones, or string if `convert_table` converts the values.
 
-    All columns are optional here: Arrow's parser would refuse null structs for their missing fields.
-
-    `is_lenient` leaves RFC 3339 timestamps to `convert_table` too, which accepts finer fractions and mixed zones.
-    Arrow's parsers do not check the digits before the point of a decimal, and wrap a number that is too large: it is
-    parsed to a type with room for that, and `convert_table` checks it.
+    All columns are optional: otherwise Arrow's parser would refuse null structs for their missing fields. With
+    `is_lenient`, `convert_table` converts RFC 3339 timestamps too, and accepts finer fractions and mixed zones.
+    Decimals are parsed to a wider type and checked by `convert_table`, because Arrow's parsers do not check their
+    number of digits, and a number that is too large would overflow.
     """
     return pa.schema(
         [(column.name, _parsed_type(column.type, formats, is_lenient=is_lenient)) for column in schema]
@@ -138,7 +135,7 @@ def convert_table(table: pa.Table, schema: pa.Schema, formats: TimeFormats) -> p
 def unconvertible(
     table: pa.Table, schema: pa.Schema, formats: TimeFormats, most: int | None = None
 ) -> dict[int, str]:
-    """Return the rows that `convert_table` refuses individually, and why; of each column up to `most`."""
+    """Return the rows that `convert_table` refuses, with the reasons; at most `most` rows per column."""
     faults: dict[int, str] = {}
     for column, field in zip(table.columns, schema, strict=True):
         found = islice(unconvertible_values(column, field, formats, most), most)
@@ -149,10 +146,10 @@ def unconvertible(
 def unconvertible_values(
     column: pa.ChunkedArray, target: pa.Field, formats: TimeFormats, most: int | None = None
 ) -> Iterator[tuple[int, str]]:
-    """Yield the rows of one column that cannot be converted, in order, and why; not all of them after `most`.
+    """Yield the rows of one column that cannot be converted, in order, with the reasons.
 
-    Good values are converted in large groups, and a few bad ones are sought by their equals: the cost grows with the
-    number of different bad ones.
+    After the first `most` rows some may be missing. Good values are converted in large groups. All rows with the same
+    bad value are found together, so the cost grows with the number of different bad values.
     """
     start = 0
     for values in column.chunks:
@@ -165,7 +162,10 @@ def unconvertible_values(
 def _refused_rows(
     values: pa.Array, target: pa.Field, formats: TimeFormats, most: int | None
 ) -> dict[int, str]:
-    """Return rows of values, not all of which can be converted: the first ones up to `most`, and more equal to them."""
+    """Return the first `most` rows that cannot be converted, and further rows with the same values, with the reasons.
+
+    There must be at least one such row.
+    """
     rows, faults = np.arange(len(values)), dict[int, str]()
     for _ in range(_REPEATED_VALUES):
         found = next(_refused_values(values, target, formats), None)
@@ -182,9 +182,9 @@ def _refused_rows(
 
 
 def _has_equals(value: pa.Scalar) -> bool:
-    """Return whether values that equal one are converted alike: 0.0 and -0.0 are not, and NaN equals none.
+    """Return whether Arrow can find the values that are equal to this one, and all of them are converted alike.
 
-    Arrow does not compare numbers of 16 bits.
+    False for 0.0, which equals -0.0, for NaN, which equals no value, and for 16-bit numbers: Arrow cannot compare them.
     """
     if kind.is_float16(value.type):
         return False
@@ -196,7 +196,7 @@ def _has_equals(value: pa.Scalar) -> bool:
 def _refused_values(
     values: pa.Array, target: pa.Field, formats: TimeFormats, start: int = 0
 ) -> Iterator[tuple[int, str]]:
-    """Yield which of some values, not all of which can be converted, cannot, and why."""
+    """Yield the indices of the values that cannot be converted, with the reasons; there must be at least one."""
     count = len(values)
     if count == 1:
         try:

@@ -1,9 +1,9 @@
-"""Conversions of values, on every way in: one rule for each kind of value and each kind of declared type.
+"""Conversions of values in all formats: one rule for each kind of value and each kind of declared type.
 
-A value arrives exactly, or is refused with what to write instead. Only times may lose something: a fraction that is
-finer than the column is cut towards the past, unless the source refuses that (`finerTimes`). The parsers of text
-formats produce some of these types themselves; what they accept is described here, and held by tests. docs/generate.py
-prints the table (why: decision 80).
+A value is converted exactly, or refused with a remedy. Only times may lose precision: a fraction that is finer than the
+column is truncated towards the past, unless the source refuses that (`finerTimes`). The parsers of text formats convert
+some types themselves; the rules describe what they accept, and tests check that. docs/generate.py prints the table
+(why: decision 80).
 """
 
 import base64
@@ -29,13 +29,13 @@ Convert = Callable[[pa.Array, pa.DataType, TimeFormats], pa.Array]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """The conversion of a kind of values.
+    """The conversion of one kind of value to one kind of type.
 
-    `convert` raises `InvalidInput`, `ValueError` or Arrow's errors for the others.
+    `convert` raises `InvalidInput`, `ValueError` or Arrow's errors for values that are not accepted.
     """
 
     accepts: str = ""
-    """Empty: none is accepted."""
+    """A description of the accepted values; empty: no value is accepted."""
     instead: str
     """The remedy for a refused value."""
     convert: Convert
@@ -50,7 +50,7 @@ def convert_column(values: pa.ChunkedArray, field: pa.Field, formats: TimeFormat
 
 
 def is_convertible(values: pa.Array, field: pa.Field, formats: TimeFormats) -> bool:
-    """Return whether `convert_column` accepts all of some values; which it refuses is not sought."""
+    """Return whether `convert_column` accepts all values. It does not search for the one that is refused."""
     try:
         _in_type(pa.chunked_array([values]), field, formats)
     except (_Misfit, InvalidInput):
@@ -60,7 +60,7 @@ def is_convertible(values: pa.Array, field: pa.Field, formats: TimeFormats) -> b
 
 @dataclass(eq=False)
 class _Misfit(Exception):
-    """Some values cannot be converted; `explanation` finds the first one, which takes longer."""
+    """Some values cannot be converted. `explanation` finds the first one and returns the error; that is slow."""
 
     explanation: Callable[[], InvalidInput]
 
@@ -76,7 +76,7 @@ def _in_type(values: pa.ChunkedArray, field: pa.Field, formats: TimeFormats) -> 
 
 
 def first_refused(values: pa.Array | pa.ChunkedArray, convert: Callable[[pa.Array], object]) -> int:
-    """Return the first row that cannot be converted; there is one."""
+    """Return the first row that cannot be converted; there must be one."""
     first, count = 0, len(values)
     while count > 1:
         half = count // 2
@@ -119,7 +119,7 @@ def _convert(values: pa.Array, target: pa.DataType, where: str, formats: TimeFor
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    """Return the values in a layout for which Arrow has all functions: not encoded, not narrow, of no extension."""
+    """Return the values in a layout that all Arrow functions support: no encoded, 16-bit or extension type."""
     if kind.is_dictionary(values.type):
         return _plain(values.dictionary_decode())
     if kind.is_run_end_encoded(values.type):
@@ -167,7 +167,7 @@ def _leaf(values: pa.Array, target: pa.DataType, where: str, formats: TimeFormat
 
 
 def _value_of(value: pa.Scalar) -> object:
-    """Return a value to quote in a message; it may be one that Python cannot have."""
+    """Return a value to quote in a message, even if Python has no object for it."""
     if kind.is_temporal(value.type):
         return Quoted(value.cast(pa.string()).as_py())
     if kind.is_struct(value.type):
@@ -176,7 +176,7 @@ def _value_of(value: pa.Scalar) -> object:
 
 
 def _struct(values: pa.Array, target: pa.DataType, where: str, formats: TimeFormats) -> pa.Array:
-    """Return structs with the declared fields by name; others are left out, and optional ones may be missing."""
+    """Return structs with the declared fields, matched by name. Others are dropped; optional ones may be missing."""
     names = [field.name for field in values.type]
     # Below a null struct there may be any values: flattening makes them null.
     members = values.flatten() if values.null_count else [values.field(n) for n in range(len(names))]
@@ -229,12 +229,12 @@ def _ignoring_formats(convert: Callable[[pa.Array, pa.DataType], pa.Array]) -> C
 
 
 def _of_text(convert: Callable[[pa.Array, pa.DataType], pa.Array]) -> Convert:
-    """Return a conversion of strings, whichever layout they have."""
+    """Return a conversion of strings in any Arrow layout."""
     return lambda values, target, formats: convert(values.cast(pa.string()), target)  # noqa: ARG005 - as above
 
 
 def _since_1970(values: pa.Array, target: pa.DataType, formats: TimeFormats) -> pa.Array:
-    """Return timestamps of numbers that a text format had, in the unit of the source's `timestampFormat`."""
+    """Return the timestamps for numbers of a text format, whose unit is the source's `timestampFormat`."""
     digits = epoch_digits(formats.timestamp)
     return _refuse(values, target, formats) if digits is None else from_epoch(values, digits, target)
 
@@ -297,7 +297,7 @@ def _rule(accepts: str, convert: Convert, instead: str) -> Rule:
 
 
 def _accepting_rules() -> Mapping[tuple[ValueKind, ValueKind], Rule]:
-    """Return the rules of pairs of which some values are accepted: kind of value, kind of declared type."""
+    """Return the rules that accept some values, by kind of value and kind of declared type."""
     rules: dict[tuple[ValueKind, ValueKind], Rule] = {}
     for text in _TEXTS:
         rules |= {(text, declared): rule for declared, rule in _of_strings().items()}
@@ -364,7 +364,7 @@ def _of_untyped_text() -> Mapping[ValueKind, Rule]:
 
 
 def _of_json_numbers() -> Mapping[ValueKind, Rule]:
-    """Return rules that the parser and `json_exact` obey, since Arrow has no such type."""
+    """Return the rules for JSON numbers. The parser and `json_exact` implement them: Arrow has no such type."""
     return {
         ValueKind.INTEGER: _rule(f"{_TO_WHOLE}, also 1039.0 or 1e3", _refuse, "declare DECIMAL or DOUBLE"),
         ValueKind.FLOAT: _rule("the nearest number, unless it is out of range", _refuse, "declare DECIMAL"),
@@ -378,7 +378,7 @@ def _of_json_numbers() -> Mapping[ValueKind, Rule]:
 
 
 def _of_json_containers() -> dict[tuple[ValueKind, ValueKind], Rule]:
-    """Return the rules of objects and arrays, which `json_exact` obeys likewise."""
+    """Return the rules for JSON objects and arrays, which `json_exact` implements too."""
     text = "its own text, every byte as in the source, unless the column is inferred"
     or_text = "or, for a source of Json or NdJson, STRING to keep its text"
     return {
@@ -458,7 +458,7 @@ def _of_other_types() -> dict[tuple[ValueKind, ValueKind], Rule]:
 
 
 def _refusing_rule(source: ValueKind, declared: ValueKind) -> Rule:
-    """Return the rule of a pair of which no value is accepted."""
+    """Return the rule for a kind of value and a kind of type that accepts no value."""
     if source is ValueKind.OTHER:
         return Rule(instead="no column has this type: convert it before", convert=_refuse)
     instead = f"declare {_DECLARE.get(source) or DECLARED[source]}, and convert it in preprocess"

@@ -1,4 +1,4 @@
-"""Kinds of values and of declared types, which formats have them, and how a format writes them."""
+"""The kinds of values and of declared types, the kinds that each format has, and the formats of times."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -81,26 +81,26 @@ def kind_of(type_: pa.DataType) -> ValueKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedJson(ReadStepNdJson):
-    """JSON that was written from messages in a binary format, in which bytes are base64."""
+    """The read step for JSON that was converted from a binary format; binary values are base64 strings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeFormats:
-    """Formats of timestamps and dates; None is RFC 3339 and ISO 8601.
+    """Formats of timestamps and dates, and other options for reading values.
 
-    Of an `epoch…` format, values are numbers or strings.
+    None means RFC 3339 for timestamps, ISO 8601 for dates. With an `epoch…` format, values are numbers or strings.
     """
 
     timestamp: str | None = None
     date: str | None = None
     has_base64: bool = False
-    """Whether columns of bytes are base64; otherwise they are the bytes of the text."""
+    """Whether strings in binary columns are base64; otherwise their UTF-8 bytes are used."""
     keeps_text: bool = False
     """Whether a JSON object or array in a column of STRING is kept as its text; otherwise it is refused."""
     is_inferred: bool = False
-    """Whether no types are declared: a number of JSON that a DOUBLE would round is refused."""
+    """Whether types are inferred. Then a JSON number that a DOUBLE would round is refused."""
     strings: ValueKind = ValueKind.STRING
-    """The kind of strings: JSON's, which are no numbers, or text that may be anything."""
+    """The kind of strings: those of JSON, which are never numbers, or text of any kind."""
 
     @classmethod
     def from_step(cls, step: ReadStep) -> Self:

@@ -1,4 +1,7 @@
-"""Numbers → numbers of other types, exactly; from strings, integers may have a zero fraction or an exponent."""
+"""Exact conversions of numbers and strings to numeric types.
+
+The string of an integer may have a zero fraction or an exponent.
+"""
 
 import math
 import re
@@ -17,7 +20,7 @@ _MAX_FLOAT: Final = Decimal(math.ldexp(2 - 2**-23, 127))  # of 32 bits
 
 
 def outgrown(value: object, target: pa.DataType) -> str:
-    """Return the addition to the message that a value does not fit a column: the ways that exist if it is too large."""
+    """Return a remedy for a value that is too large for its column, to add to the error; empty for other values."""
     try:
         number = Decimal(str(value).strip())
     except InvalidOperation:
@@ -49,7 +52,7 @@ _DECIMAL128_BITS: Final = 128
 
 
 def to_whole_numbers(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return integers; raises `ValueError` for a string that is not one of the type, such as `1039.5`."""
+    """Return integers; raises `ValueError` for a string that is not an integer of the type, such as `1039.5`."""
     if pc.any(pc.match_substring_regex(texts, HEXADECIMAL), min_count=0).as_py():
         raise ValueError(target)
     plain = pc.utf8_trim_whitespace(pc.replace_substring_regex(texts, _ZERO_FRACTION, r"\1"))
@@ -93,7 +96,7 @@ def text_to_decimals(texts: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def trimmed_text_to_decimals(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return decimals; ignores white space around them, as for other numbers; raises as `text_to_decimals` does."""
+    """Return decimals, ignoring surrounding white space as for other numbers. Raises errors as `text_to_decimals`."""
     return text_to_decimals(pc.utf8_trim_whitespace(texts), target)
 
 
@@ -109,7 +112,7 @@ def decimals_to_decimals(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def integers_to_decimals(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return the same numbers; raises as `decimals_to_decimals` does."""
+    """Return the same numbers; raises the same errors as `decimals_to_decimals`."""
     return decimals_to_decimals(values.cast(_ANY_INTEGER), target)
 
 
@@ -137,7 +140,10 @@ def floats_to_floats(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def floats_to_decimals(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return the decimals of the shortest digits that read as the same float; raises as `text_to_decimals` does."""
+    """Return for each float the decimal with the fewest digits that reads back as the same float.
+
+    Raises the same errors as `text_to_decimals`.
+    """
     decimals = _short_decimals(values, target) if kind.is_float64(values.type) else None
     return text_to_decimals(values.cast(pa.string()), target) if decimals is None else decimals
 
@@ -145,7 +151,7 @@ def floats_to_decimals(values: pa.Array, target: pa.DataType) -> pa.Array:
 def _short_decimals(values: pa.Array, target: pa.DataType) -> pa.Array | None:
     """Return the floats as decimals if all have few digits, as amounts of money do; None otherwise.
 
-    A shortcut: finding the shortest digits of a float, as by printing it, takes far longer.
+    This is much faster than printing each float to find its shortest digits.
     """
     if target.scale > _EXACT_POWERS_OF_TEN or target.bit_width != _DECIMAL128_BITS:
         return None
@@ -168,7 +174,7 @@ def _short_decimals(values: pa.Array, target: pa.DataType) -> pa.Array | None:
 
 
 def decimals_to_floats(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return the nearest floats; raises `ValueError` if the shortest digits of a float are not those of its decimal."""
+    """Return the nearest floats; raises `ValueError` if a float does not print with the digits of its decimal."""
     # By text, since Arrow's own cast is not to the nearest number: it makes 19.990000000000002 of 19.99.
     floats = values.cast(pa.string()).cast(target)
     if not pc.all(pc.equal(floats_to_decimals(floats, values.type), values), min_count=0).as_py():
@@ -195,9 +201,9 @@ def has_wide_decimals(columns: Iterable[pa.Field]) -> bool:
 
 
 def is_rounded(text: str) -> bool:
-    """Return whether a number with many digits before the point, and no exponent, is another one as a DOUBLE.
+    """Return whether DOUBLE cannot represent a number that has many digits before the point and no exponent.
 
-    Fractions have the nearest DOUBLE, however they are written.
+    Other numbers are never rounded in this sense: a fraction always becomes the nearest DOUBLE.
     """
     if _LONG_TEXT.fullmatch(text) is None:
         return False
@@ -206,7 +212,7 @@ def is_rounded(text: str) -> bool:
 
 
 def to_floats(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return the nearest numbers; raises Arrow's errors, and `ValueError` if one would become infinite."""
+    """Return the nearest floats; raises Arrow's errors, and `ValueError` if a number would become infinite."""
     numbers = pc.utf8_trim_whitespace(texts).cast(target)
     is_named = pc.match_substring_regex(texts, _INFINITE)
     if pc.any(pc.and_(pc.is_inf(numbers.cast(pa.float64())), pc.invert(is_named)), min_count=0).as_py():

@@ -1,8 +1,8 @@
-"""Timestamps, dates and times of day, from strings, from each other and from numbers. Naive timestamps are UTC.
+"""Converts strings, numbers and times to timestamps, dates and times of day. Timestamps without a zone are UTC.
 
-Times that are finer than their column are cut towards the past, or refused where the source says so. Numbers of seconds
-(or of a smaller unit) since 1970 are decimals on the way, never doubles: 1700000000.1 s is .100, not .099999905. A
-fraction of a nanosecond is refused.
+Times with a finer fraction than their column are truncated towards the past, or refused if the source's settings say
+so. Numbers of seconds, or of a smaller unit, since 1970 are converted as decimals, never as doubles: 1700000000.1 s is
+.100, not .099999905. A fraction of a nanosecond is refused.
 """
 
 import re
@@ -29,7 +29,7 @@ _REFUSES_FINER: Final = ContextVar("_REFUSES_FINER", default=False)
 
 @contextmanager
 def refusing_finer_times(*, is_on: bool) -> Iterator[None]:
-    """Within this context, raise `InvalidInput` for a time that would be cut, if `is_on`."""
+    """Within this context, refuse times that would be truncated with `InvalidInput`, if `is_on`."""
     before = _REFUSES_FINER.set(is_on)
     try:
         yield
@@ -38,9 +38,9 @@ def refusing_finer_times(*, is_on: bool) -> Iterator[None]:
 
 
 def cut(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return timestamps or times of day in the unit of `target`, finer ones cut towards the past.
+    """Return timestamps or times of day in the unit of `target`; finer ones are truncated towards the past.
 
-    Raises `pa.ArrowInvalid` if a time is outside of what the unit can count.
+    Raises `pa.ArrowInvalid` if a time is outside of the range of the unit.
     """
     result = in_unit(values, target)
     if _REFUSES_FINER.get():
@@ -49,7 +49,10 @@ def cut(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def require_not_finer(restored: pa.Array, values: pa.Array, written: pa.Array) -> None:
-    """Raise `InvalidInput`, where finer times are refused, for the first of `values` that was cut to another one."""
+    """Raise `InvalidInput` for the first of `values` that differs from its restored value, if that is refused.
+
+    `restored` are the truncated times in the unit of `values`; `written` are the values for the message.
+    """
     if _REFUSES_FINER.get():
         finer = written.filter(pc.not_equal(restored, values))
         if len(finer):
@@ -62,7 +65,7 @@ def _finer_time_refusal(text: str) -> InvalidInput:
 
 
 def without_finer_digits(texts: pa.Array, digits: int) -> pa.Array:
-    """Return texts of times with up to `digits` digits after the point."""
+    """Return the strings of times, truncated to `digits` digits after the point."""
     if _REFUSES_FINER.get():
         finer = texts.filter(pc.match_substring_regex(texts, rf"\.\d{{{digits}}}\d*[1-9]"))
         if len(finer):
@@ -90,19 +93,22 @@ def to_days(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def from_dates(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return midnight in UTC of each day; raises `pa.ArrowInvalid` if the unit cannot count as far."""
+    """Return midnight in UTC of each day; raises `pa.ArrowInvalid` if it is outside of the range of the unit."""
     return to_days(values, pa.date32()).cast(target)
 
 
 def read_as(target: pa.DataType) -> pa.DataType:
-    """Return the type to parse timestamps to, before conversion to `target`: not coarser, and wide if possible."""
+    """Return the type to parse timestamps to before they are converted to `target`.
+
+    Its unit is at least as fine as that of `target`, and has a wide range if possible.
+    """
     return pa.timestamp("ns", "UTC") if target.unit == "ns" else MICROSECONDS
 
 
 def to_timestamps(texts: pa.Array, format_text: str | None, target: pa.DataType = MICROSECONDS) -> pa.Array:
-    """Return timestamps of `target`, or of `read_as(target)`; RFC 3339 unless a format is given.
+    """Return timestamps of type `target` or `read_as(target)`. Strings are in RFC 3339 unless a format is given.
 
-    Raises `ValueError`; for a single string `InvalidInput` that explains it.
+    Raises `ValueError` if a string is not a timestamp; for a single string an `InvalidInput` with the reason.
     """
     digits = epoch_digits(format_text)
     if digits is not None:
@@ -129,7 +135,7 @@ def to_timestamps(texts: pa.Array, format_text: str | None, target: pa.DataType 
 
 
 def to_dates(texts: pa.Array, format_text: str | None) -> pa.Array:
-    """Return dates; `YYYY-MM-DD` unless a format is given. Raises errors as `to_timestamps` does."""
+    """Return dates. Strings are `YYYY-MM-DD` unless a format is given. Raises the same errors as `to_timestamps`."""
     how = None if format_text is None else time_format(format_text)
 
     def read(some: pa.Array) -> pa.Array:
@@ -150,7 +156,7 @@ def to_dates(texts: pa.Array, format_text: str | None) -> pa.Array:
 
 
 def _no_such_time(text: str, how: TimeFormat) -> InvalidInput:
-    """Return the error for a string that has the parts of a format, and is no time, such as a 30th of February."""
+    """Return the error for a string that matches a format but is not a valid time, such as the 30th of February."""
     return InvalidInput(text=f"{show_value(text)} has the format {how.text!r}, and no such time exists")
 
 
@@ -263,14 +269,14 @@ _NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?", re
 
 
 def epoch_decimal(digits: int) -> pa.DataType:
-    """Return the type of numbers in the unit with that many decimals of a second; its fraction ends at nanoseconds."""
+    """Return the decimal type for numbers of a unit that is `digits` decimals of a second, down to nanoseconds."""
     return pa.decimal256(38, _NANOSECOND_DIGITS - digits)
 
 
 def from_epoch(values: pa.Array | pa.ChunkedArray, digits: int, target: pa.DataType) -> pa.Array:
     """Return timestamps of type `target` from strings, or from decimals.
 
-    Raises `ValueError` if one is not such a number; for a single value `InvalidInput` that explains it.
+    Raises `ValueError` if a value is not such a number; for a single value an `InvalidInput` with the reason.
     """
     values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     try:

@@ -33,7 +33,7 @@ def show_value(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text on one line, with control characters escaped; truncated if long."""
+    """Return a text on one line with control characters escaped; a long text is truncated."""
     line = "".join(
         char if char.isprintable() else repr(char)[1:-1] for char in text[: _MAX_TEXT_CHARACTERS + 1]
     )

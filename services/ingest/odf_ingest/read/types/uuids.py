@@ -18,7 +18,7 @@ for _value in range(16):
 
 
 def to_uuids(texts: pa.Array) -> pa.Array:
-    """Return the UUIDs; raises `InvalidInput` with the first string that is not one."""
+    """Return the UUIDs; raises `InvalidInput` with the first string that is not a UUID."""
     is_uuid = pc.match_substring_regex(texts, _CANONICAL)
     if pc.any(pc.invert(is_uuid), min_count=0).as_py():
         first = texts.filter(pc.invert(is_uuid))[0].as_py()
