@@ -79,6 +79,15 @@ def send_nonsense(story: Story) -> None:
         connection.recv(1000)
 
 
+def run_a_flow(story: Story) -> None:
+    """Run a flow once for a dataset of its own."""
+    verify = "{kind: Ext, $schema: https://node.odf.example/schemas/flow/v1alpha1/Verify}"
+    dataset = "{$schema: Dataset, headers: {name: counted.flow}, spec: {kind: Root, metadata: []}}"
+    flow = f"{{$schema: Flow, headers: {{name: f}}, spec: {{target: 'Dataset:counted.flow', triggers: [], tasks: [{verify}]}}}}"
+    story.node.run("apply -f - --wait 60s", stdin=f"{dataset}\n---\n{flow}".encode())
+    story.node.eventually(lambda: story.node.attempt("flow run f").returncode == 0)
+
+
 def test_each_documented_metric_counts_what_clients_have_seen(counting: Story) -> None:
     story = counting
     story.add(root(COUNTED, COLUMNS, event_time="at"), derivative(HOURLY, {"records": COUNTED}, WINDOWS))
@@ -95,6 +104,7 @@ def test_each_documented_metric_counts_what_clients_have_seen(counting: Story) -
             == 200
         )
     number = len(story.node.run("apply -f - --wait --output json", stdin=MANIFESTS))
+    run_a_flow(story)
     send_nonsense(story)
     while ask(story, "GET", f"/{COUNTED}/refs/head") != LIMITED:
         """The burst is not used up."""
@@ -106,6 +116,7 @@ def test_each_documented_metric_counts_what_clients_have_seen(counting: Story) -
         "odf_ingest_pushes_total": 1,
         "odf_ingest_lag": 0,
         "odf_ingest_stopped": 0,
+        "odf_flow_runs_total": 1,
         "odf_http_malformed_requests_total": 1,
         "odf_http_rate_limited_total": 1,
         "odf_http_connections_closed_total": 0,

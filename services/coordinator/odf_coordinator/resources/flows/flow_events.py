@@ -59,11 +59,7 @@ def is_listening(snapshot: Snapshot) -> bool:
 
 def begin_listening(transaction: Transaction, heads: Heads) -> None:
     """Report events from now on; `heads` are those of all datasets."""
-    datasets = {did: transaction.by_did(_DATASETS, did) for did in heads}
-    seen: dict[str, Any] = {
-        found.id: heads[did].plain() for did, found in datasets.items() if found is not None
-    }
-    transaction.save_notes(HEADS, seen)
+    transaction.save_notes(HEADS, {did: head.plain() for did, head in heads.items()})
     transaction.save_notes(SCOPE, {POSITION: transaction.position()})
 
 
@@ -77,15 +73,14 @@ def observe_heads(
     transaction: Transaction, heads: Heads, now: Timestamp, depth: Callable[[ResourceId], int]
 ) -> Iterator[ObservedEvent]:
     """Yield the events of heads that have moved since they were seen last; `depth` is that of events of a dataset."""
-    for did, head in heads.items():
+    seen = transaction.notes(HEADS, [*heads])
+    moved = {did: head for did, head in heads.items() if seen.get(did) != head.plain()}
+    transaction.save_notes(HEADS, {did: head.plain() for did, head in moved.items()})
+    for did, head in moved.items():
         dataset = transaction.by_did(_DATASETS, did)
         if dataset is None:
             continue
-        seen = transaction.notes(HEADS, [dataset.id]).get(dataset.id)
-        if seen == head.plain():
-            continue
-        transaction.save_notes(HEADS, {dataset.id: head.plain()})
-        before = None if seen is None else DatasetHead(**seen)
+        before = DatasetHead(**seen[did]) if did in seen else None
         update = _ref_update(before, head)
         types = [EventType.REF_UPDATED, *((EventType.DATA_ADDED,) if update.interval else ())]
         for kind in types:

@@ -107,15 +107,18 @@ class FlowPlanner:
         """Start a run of one instance or of all, or have it follow the run in progress; return the instances."""
         with self.store.transaction() as transaction:
             flow = transaction.by_id(flow_id)
-            notes = {} if flow is None else transaction.notes(flow_id)
-            targets = [key for key in notes if key != FLOW_KEY and target in {None, key}]
+            if flow is None:
+                return []
+            now = self.clock.now()
+            _Step(self, transaction, flow, now, Planned()).run([])  # its targets may be new
+            notes = transaction.notes(flow_id)
+            targets = [ResourceId(key) for key in notes if key != FLOW_KEY and target in {None, key}]
             for key in targets:
                 instance = replace(FlowInstance.from_plain(notes[key]), failures=0)
-                instance = instance.fire(RunCause(trigger=Trigger.MANUAL))
-                transaction.save_notes(flow_id, {key: instance.plain()})
-            if flow is not None:
-                _Step(self, transaction, flow, self.clock.now(), Planned()).run([])
-            found = (instance_of(transaction, RunKey(flow_id, ResourceId(key))) for key in targets)
+                fired = instance.fire(RunCause(trigger=Trigger.MANUAL))
+                transaction.save_notes(flow_id, {key: fired.plain()})
+            _Step(self, transaction, flow, now, Planned()).run([])
+            found = (instance_of(transaction, RunKey(flow_id, key)) for key in targets)
             return [instance for instance in found if instance is not None]
 
     def remove_finished(self, tasks: Iterable[ResourceId]) -> None:
