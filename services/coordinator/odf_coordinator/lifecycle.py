@@ -22,10 +22,11 @@ import structlog
 from odf_common.adapters.local.process_files import Staging
 from odf_common.adapters.reserve import Reserve
 from odf_common.errors import AlreadyExists, OdfError, StorageUnavailable
-from odf_common.identity.dataset_refs import HEAD, DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId, parse_alias
 from odf_common.ports.bus import Topics
 from odf_common.ports.clock import pause_after
 from odf_common.ports.store import Catalog, CatalogEntry, Claim, DatasetUnknown, RefStore
+from odf_common.resources.registry import require_free_path
 from odf_coordinator.catalog.datasets import Datasets, KeyStore
 from odf_coordinator.catalog.declarations import Declarations
 from odf_coordinator.commit.committer import Committer
@@ -112,7 +113,7 @@ class Claims:
     def creating(self, dataset: DatasetId, alias: str, sources: Iterable[str]) -> Iterator[Mapping[str, str]]:
         """Yield a new topic for each source; afterwards the dataset has this name, or nothing of it exists.
 
-        Raises `AlreadyExists` if the name is taken, and `DatasetBusy`.
+        Raises `AlreadyExists` if the name is taken, `ReservedName`, and `DatasetBusy`.
         """
 
         def record(claim: Claim) -> Mapping[str, str]:
@@ -144,7 +145,7 @@ class Claims:
     def importing(self, dataset: DatasetId, alias: str) -> Iterator[None]:
         """Claim a new copy; if the import fails its objects stay, since the next attempt continues from them.
 
-        Raises `AlreadyExists` if the name is taken, and `DatasetBusy`.
+        Raises `AlreadyExists` if the name is taken, `ReservedName`, and `DatasetBusy`.
         """
 
         def record(claim: Claim) -> None:
@@ -268,6 +269,7 @@ class Claims:
             self.committer.remove_ref(dataset, HEAD, expected=None)
 
     def _require_free(self, alias: str) -> None:
+        require_free_path(parse_alias(alias))
         if self._catalog.by_alias(alias) is not None:
             raise AlreadyExists(what=f"dataset {alias}")
 

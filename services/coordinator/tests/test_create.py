@@ -23,6 +23,7 @@ from odf_common.metadata.events import (
 )
 from odf_common.ports.engine import ValidatedQuery
 from odf_common.ports.store import CatalogEntry, DatasetUnknown
+from odf_common.resources.registry import ReservedName
 from odf_coordinator.catalog.datasets import DatasetHandle, KeyStore
 from odf_coordinator.commit.dataset_locks import DatasetBusy
 from odf_coordinator.definitions.create import DatasetCreator
@@ -54,6 +55,26 @@ def test_a_name_that_is_taken_by_another_definition_is_refused(node: Coordinator
 
     with pytest.raises(AlreadyExists, match="differs in AddPushSource"):
         node.add(root.replace("city STRING", "town STRING"))
+
+
+@pytest.mark.parametrize("name", ["config/v1alpha1", "Source/V2"])
+def test_no_new_dataset_gets_a_name_whose_path_is_one_of_resources(
+    node: Coordinator, root: str, name: str
+) -> None:
+    with pytest.raises(ReservedName, match=f"/{name} is a path of resources"):
+        node.add(root.replace("cities", name))
+    node.add(root)
+    with pytest.raises(ReservedName):
+        node.names.rename("cities", name)
+    node.names.rename("cities", "config/cities")
+
+
+def test_a_dataset_that_has_such_a_name_already_is_found_by_its_id(node: Coordinator, root: str) -> None:
+    node.add(root)
+    known = node.find("cities")
+    node.catalog.rename("cities", replace(known.entry, alias="config/v1alpha1"))
+    assert node.find(str(known.id)).state == known.state
+    node.names.rename(str(known.id), "towns")
 
 
 def test_replacing_appends_what_has_changed(node: Coordinator, root: str) -> None:

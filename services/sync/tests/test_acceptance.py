@@ -22,6 +22,7 @@ from odf_common.identity.dataset_refs import DatasetId
 from odf_common.identity.keys import generate, sign_block
 from odf_common.metadata.events import AddData, DataSlice, MetadataEvent, SetDataSchema
 from odf_common.ports.store import BlobStore, CatalogEntry, ObjectKind, block_reader
+from odf_common.resources.registry import ReservedName
 from odf_sync.transfer import accept_push, objects
 from odf_sync.transfer.accept_push import Acceptance, PushedChain
 from odf_sync.transfer.local_copy import LocalCopy
@@ -100,6 +101,17 @@ def test_a_chain_with_an_object_that_did_not_arrive_is_refused(
             acceptance.complete(there.replies)
     assert there.head("cities") is None
     assert list(there.blobs.names(dataset, ObjectKind.BLOCK)) == [], "data is stored before blocks"
+
+
+def test_a_push_of_a_new_dataset_whose_path_is_one_of_resources_is_refused_before_its_objects(
+    here: SyncNode, there: SyncNode
+) -> None:
+    _, chain, _ = parts(here)
+    with (
+        Acceptance(there.datasets, replace(chain, alias="config/v1alpha1")) as acceptance,
+        pytest.raises(ReservedName, match="/config/v1alpha1 is a path of resources"),
+    ):
+        acceptance.await_checks()
 
 
 def with_data(change: Callable[[DataSlice], DataSlice]) -> Change:

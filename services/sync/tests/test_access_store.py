@@ -22,6 +22,7 @@ from odf_common.errors import (
 )
 from odf_common.identity.dataset_refs import Name, parse_alias
 from odf_common.ports.store import CatalogEntry, Incarnation, incarnation
+from odf_common.resources.registry import ReservedName
 from odf_sync import private_database
 from odf_sync.access.access_store import (
     FILE,
@@ -42,6 +43,11 @@ HERE = incarnation(a_dataset(), "c0ffee")
 @pytest.fixture
 def directory(tmp_path: Path) -> Directory:
     return Directory(AccessStore(tmp_path), is_multi_tenant=True)
+
+
+def test_no_account_is_named_like_the_first_segment_of_a_path_of_resources(directory: Directory) -> None:
+    with pytest.raises(ReservedName, match="begin with /config"):
+        directory.add_account(Name("Config"), None)
 
 
 def test_without_a_change_there_is_no_file(directory: Directory, tmp_path: Path) -> None:

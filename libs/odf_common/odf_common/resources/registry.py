@@ -7,9 +7,10 @@ from typing import Any, Final
 from odf_common.codec.model_schema import Shape, shape_of
 from odf_common.codec.plain_values import read_all
 from odf_common.errors import InvalidInput, nearest
+from odf_common.identity.dataset_refs import Alias, Name
 from odf_common.metadata.events import DatasetKind
 from odf_common.resources import specs
-from odf_common.resources.scalar_formats import TypeIdentity, TypeRef, TypeUri
+from odf_common.resources.scalar_formats import TypeIdentity, TypeRef, TypeUri, is_version
 from odf_common.resources.spec_values import core_type
 
 
@@ -19,6 +20,12 @@ class UnknownType(InvalidInput):
 
 class UnsupportedVersion(InvalidInput):
     """The type exists in other versions."""
+
+
+class ReservedName(InvalidInput):
+    """The name begins the paths of resources, such as `/config/v1alpha1/variableset`."""
+
+    ADVICE = "choose another name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +93,8 @@ CORE_TYPES: Final = (
     WEBHOOK_TARGET,
 )
 WITH_SECRETS: Final = (ACCOUNT, SECRET_SET, WEBHOOK_TARGET)
+# First segments of the paths of resources; a version follows.
+PATH_CONTEXTS: Final = frozenset({kind.uri.context for kind in CORE_TYPES} | {"resource"})
 # Labels whose values are checked, by the name of the enum that has them.
 LABEL_VALUES: Final[Mapping[TypeUri, tuple[str, ...]]] = {
     TypeUri(context="dataset", name="DatasetKind"): tuple(kind.name for kind in DatasetKind)
@@ -141,6 +150,18 @@ class Types:
 
     def _choices(self) -> str:
         return "choose from " + ", ".join(kind.short_name for kind in self)
+
+
+def require_free_path(alias: Alias) -> None:
+    """Raise `ReservedName` for a name that a new dataset may not have: its path would be one of resources."""
+    if alias.account is not None and alias.account.key in PATH_CONTEXTS and is_version(alias.dataset.key):
+        raise ReservedName(text=f"/{alias} is a path of resources; no dataset may have this name")
+
+
+def require_account_name(name: Name) -> None:
+    """Raise `ReservedName` for a name that a new account may not have."""
+    if name.key in PATH_CONTEXTS:
+        raise ReservedName(text=f"paths of resources begin with /{name.key}; no account may have this name")
 
 
 def _is_version_of(schema: str, uri: TypeUri) -> bool:

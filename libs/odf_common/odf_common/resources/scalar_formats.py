@@ -55,10 +55,10 @@ _EMAIL: Final = re.compile(r"[^\s@]{1,64}@[^\s@.]+(?:\.[^\s@.]+)*")
 _URI: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:[^\s\x00-\x1f\x7f]+")
 _HTTP: Final = re.compile(r"https?:", re.IGNORECASE | re.ASCII)
 _HTTP_HOST: Final = re.compile(r"https?://(?:[^/?#@]*@)?[^/?#@:]", re.IGNORECASE)
-_VERSION: Final = r"v[1-9][0-9]*(?:(?:alpha|beta)[1-9][0-9]*)?"
+VERSION_PATTERN: Final = r"v[1-9][0-9]*(?:(?:alpha|beta)[1-9][0-9]*)?"
 _TYPE_URI: Final = re.compile(
     r"(https://[a-z0-9.-]+(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~-]+)*)"
-    rf"/([a-z][a-z0-9]*)/({_VERSION})/([A-Z][A-Za-z0-9]*)"
+    rf"/([a-z][a-z0-9]*)/({VERSION_PATTERN})/([A-Z][A-Za-z0-9]*)"
 )
 _SHORT_TYPE: Final = re.compile(r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*")
 
@@ -143,6 +143,11 @@ class ResourceId(str):
             expected = "a UUID of version 4 such as 0b9c1a52-5f0e-4d53-9a3e-6f1b2b7a9d10"
             raise InvalidInput(text=f"{text!r} is not the id of a resource; expected {expected}")
         return cls(text.lower())
+
+
+def is_version(text: str) -> bool:
+    """Return whether a string has the form of a version of a context."""
+    return re.fullmatch(VERSION_PATTERN, text) is not None
 
 
 def is_uuid(text: str) -> bool:

@@ -8,6 +8,7 @@ import structlog
 from odf_common.errors import AlreadyExists, DatasetInUse, OdfError, VerificationFailed
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.ports.store import CatalogEntry, DatasetUnknown
+from odf_common.resources.registry import require_free_path
 from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, Unreadable
 from odf_coordinator.lifecycle import Claims
 
@@ -31,6 +32,7 @@ class DatasetNames:
         with catalog.lock():
             entry = self._entry_to_rename(ref, alias)
             if entry.alias.lower() != alias.lower():
+                require_free_path(parse_alias(alias))
                 if catalog.by_alias(alias) is not None:
                     raise AlreadyExists(what=f"dataset {alias}")
                 self.claims.declarations.rename(entry.dataset_id, alias)

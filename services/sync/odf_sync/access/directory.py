@@ -37,6 +37,7 @@ from odf_common.ports.store import (
     new_creation,
 )
 from odf_common.resources.passwords import hash_password, is_password
+from odf_common.resources.registry import require_account_name
 from odf_sync.access.access_store import AccessStore, StoredToken, Token
 from odf_sync.access.rules import Account, Caller, Role, Scope, Visibility
 
@@ -144,6 +145,7 @@ class Directory:
 
     def add_account(self, name: Name, password: str | None) -> Account:
         """Add an account, with a password if it may log in with one; raises `AlreadyExists`, `InvalidInput`."""
+        require_account_name(name)
         hashed = None if password is None else hash_password(password)
         account = Account(id=generate().dataset_id, name=name)
         self.store.add_account(account, hashed)

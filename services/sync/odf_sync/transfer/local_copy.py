@@ -16,10 +16,11 @@ from odf_common.codec.envelopes import body_of
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import AlreadyExists, HeadMoved, InvalidInput, Refused, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.dataset_refs import HEAD, DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId, parse_alias
 from odf_common.ports.bus import COORDINATOR_COMMANDS
 from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2
+from odf_common.resources.registry import require_free_path
 from odf_common.service.request_reply import Replies
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Visibility
@@ -168,13 +169,18 @@ class HasAnotherName(AlreadyExists):
 
 
 def check_identity(catalog: Catalog, dataset: DatasetId, alias: str) -> None:
-    """Raise `AlreadyExists` if the dataset has another name here, or the name another dataset."""
+    """Raise `AlreadyExists` if the dataset has another name here, or the name another dataset.
+
+    Raises `ReservedName` for a new dataset.
+    """
     entry = catalog.by_id(dataset)
     if entry is not None and entry.alias.lower() != alias.lower():
         raise HasAnotherName(what="this dataset", alias=entry.alias)
     other = catalog.by_alias(alias)
     if other is not None and other.dataset_id != dataset:
         raise AlreadyExists(what=f"another dataset named {alias}")
+    if entry is None:
+        require_free_path(parse_alias(alias))
 
 
 def commit(datasets: NodeDatasets, replies: Replies, state: ChainState, copy: LocalCopy) -> None:
