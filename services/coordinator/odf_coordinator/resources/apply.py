@@ -56,7 +56,9 @@ class IdentityMismatch(Conflict):
 class ResourceNotFound(NotFound):
     """No resource has this id or name."""
 
-    ADVICE = "remove `id`: the node gives new resources their ids"
+    ADVICE = "{hint}"
+
+    hint: str = ""
 
 
 class BeingDeleted(Conflict):
@@ -87,6 +89,9 @@ class Caller(Protocol):
 
     def may_write(self, account: ResourceId) -> bool:
         """Return whether the caller may change resources of an account."""
+
+    def may_read(self, resource: StoredResource) -> bool:
+        """Return whether the caller may see a resource."""
 
     def may_use(self, target: StoredResource) -> bool:
         """Return whether the caller may refer to a resource."""
@@ -248,11 +253,15 @@ class _Batch:
             raise self._mismatch(found)
         return found
 
+    def _unknown_id(self, manifest: ResourceManifest) -> ResourceNotFound:
+        hint = "remove `id`: the node gives new resources their ids"
+        return ResourceNotFound(what=f"a resource with the id {manifest.id}", hint=hint)
+
     def _by_id(self, manifest: ResourceManifest) -> StoredResource:
         assert manifest.id is not None
         found = self._state.by_id(manifest.id)
-        if found is None:
-            raise ResourceNotFound(what=f"a resource with the id {manifest.id}")
+        if found is None or not self._caller.may_read(found):
+            raise self._unknown_id(manifest)
         if found.type != type_id(manifest.type.uri):
             raise self._mismatch(found)
         return found

@@ -10,7 +10,7 @@ from odf_common.resources.registry import ACCOUNT
 from odf_common.resources.scalar_formats import ResourceId
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.documents import type_id
-from odf_coordinator.resources.lookups import NODE_ACCOUNT, account_named
+from odf_coordinator.resources.lookups import NODE_ACCOUNT
 from odf_coordinator.resources.store import Change, EventKind, NewEvent, Snapshot, StoredResource, Transaction
 
 
@@ -52,7 +52,9 @@ class NodeCaller:
 def caller_of(snapshot: Snapshot, subject: Subject, clock: Clock) -> NodeCaller:
     """Return the caller of a subject; an account without a resource gets one when it changes something."""
     name = Name(subject.name) if subject.name else NODE_ACCOUNT
-    account = account_named(snapshot, name.text) or _new_account(name, subject.did, clock)
+    did = subject.did or str(DatasetId.of_key(uuid.uuid5(uuid.NAMESPACE_URL, name.key).bytes * 2))
+    # By the DID: another account, which was removed, may have had the name.
+    account = snapshot.by_did(type_id(ACCOUNT.uri), did) or _new_account(name, did, clock)
     return NodeCaller(account=account, is_admin=subject.is_admin)
 
 
@@ -69,21 +71,20 @@ def writer_of(transaction: Transaction, subject: Subject, clock: Clock) -> NodeC
 def _new_account(name: Name, did: str, clock: Clock) -> StoredResource:
     """Return an account that was known to the node before it had resources."""
     account = new_id()
-    key_id = did or str(DatasetId.of_key(uuid.uuid5(uuid.NAMESPACE_URL, name.key).bytes * 2))
     now = documents.timestamp(clock.now().ms)
     document = {
         "$schema": str(ACCOUNT.uri),
         "headers": {
             "id": account,
             "name": name.text,
-            "account": {"id": account, "did": key_id, "name": name.text},
+            "account": {"id": account, "did": did, "name": name.text},
             "labels": {},
             "annotations": {},
             "generation": 1,
             "createdAt": now,
             "updatedAt": now,
         },
-        "spec": {"did": key_id, "email": f"{name.key}@localhost"},
+        "spec": {"did": did, "email": f"{name.key}@localhost"},
         "status": {"phase": Phase.READY.value, "observedGeneration": 1, "conditions": {}},
     }
     return StoredResource(
@@ -92,7 +93,7 @@ def _new_account(name: Name, did: str, clock: Clock) -> StoredResource:
         schema=str(ACCOUNT.uri),
         account=account,
         name=name.text,
-        did=key_id,
+        did=did,
         document=document,
         labels={},
         generation=1,

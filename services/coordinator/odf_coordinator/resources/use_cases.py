@@ -33,6 +33,7 @@ from odf_coordinator.resources.lookups import (
     dataset_alias,
     find_account,
     handle_of,
+    is_account,
     require_free_alias,
 )
 from odf_coordinator.resources.pre_apply import PreApply
@@ -309,7 +310,10 @@ class Resources:
         """Return the id of an account that a request names; that of the caller if it names none."""
         if not text:
             return caller.account.id
-        found = find_account(snapshot, AccountRef.parse(text))
+        ref = AccountRef.parse(text)
+        if is_account(account_of(caller.account), ref):
+            return caller.account.id
+        found = find_account(snapshot, ref)
         return None if found is None else found.id
 
     def accounts_named(self, subject: Subject, text: str) -> Sequence[ResourceId]:
