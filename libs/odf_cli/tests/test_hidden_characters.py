@@ -5,6 +5,7 @@ is listed with the reason.
 """
 
 import io
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ from odf_common.proto.odf.node.v1 import (
     access_pb2,
     coordinator_pb2,
     ingest_pb2,
+    resources_pb2,
     sync_pb2,
     verifier_pb2,
     webhooks_pb2,
@@ -47,6 +49,8 @@ SERVICES: Final = {
     "verifier": verifier_pb2,
     "sync": sync_pb2,
     "access": access_pb2,
+    "resources": resources_pb2,
+    "flows": resources_pb2,
     "webhooks": webhooks_pb2,
 }
 CHAIN: Final = a_chain(a_seed(), SetInfo(description=HIDDEN, keywords=(HIDDEN,)))
@@ -108,10 +112,20 @@ COMMANDS: Final = {
     "system drop-data": ("a --yes",),
     "engine upgrade": ("a --yes",),
     "block decode": ("{encoded}",),
+    "apply": ("-f {resource}", "-f {resource} --dry-run", "-f {resource} --wait"),
+    "diff": ("-f {resource}",),
+    "get": ("a", "a b", "--all"),
+    "history": ("a:b",),
+    "reconcile": ("a:b",),
+    "types": ("",),
+    "secret rotate": ("",),
+    "flow run": ("a",),
+    "flow runs": ("a",),
 }
 ON_A_TERMINAL: Final = {"rejected show"}  # a pipe gets the message's bytes as they were sent
 ANSWERS_WITHOUT_TEXT: Final = {
     "inspect schema",
+    "reconcile",
     "ref delete",
     "rejected drop",
     "webhook delete",
@@ -119,7 +133,7 @@ ANSWERS_WITHOUT_TEXT: Final = {
 }
 WITHOUT_TEXT_OF_OTHERS: Final = {
     "up", "down", "doctor", "config", "topics",  # of this machine, its settings and its parts
-    "completion", "schema", "parse-ref", "hash logical", "hash physical", "block encode",  # of the arguments
+    "completion", "schema", "parse-ref", "hash logical", "hash physical", "block encode", "secret encrypt",  # of the arguments
     "repo add", "repo delete", "repo list", "key export", "key import", "prove",  # of files that the user has made
     "logs",  # tested with its files
 }  # fmt: skip
@@ -186,17 +200,63 @@ def ipc(table: pa.Table) -> bytes:
 
 
 BLOCK: Final = str(CHAIN.state.head)
+RESOURCE: Final = {
+    "$schema": HIDDEN,
+    "headers": {
+        "name": HIDDEN,
+        "account": {"name": HIDDEN},
+        "generation": 1,
+        "createdAt": "2026-01-01T00:00:00Z",
+    },
+    "spec": {HIDDEN: HIDDEN},
+    "status": {
+        "phase": "Failed",
+        "observedGeneration": 1,
+        "conditions": {HIDDEN: {"code": HIDDEN, "message": HIDDEN}},
+    },
+}
+WARNING: Final = {"path": HIDDEN, "code": HIDDEN, "message": HIDDEN}
+OUTCOME: Final = {
+    **dict.fromkeys(("type", "id", "name", "account", "outcome", "etag"), HIDDEN),
+    "generation": 1,
+    "warnings": [WARNING],
+    "rebound": [HIDDEN],
+    "diff": [{"path": HIDDEN, "before": HIDDEN, "after": {HIDDEN: HIDDEN}}],
+}
+RUN: Final = {
+    **dict.fromkeys(("trigger", "state"), HIDDEN),
+    **dict.fromkeys(("requestedAt", "startedAt", "finishedAt"), "2026-01-01T00:00:00Z"),
+    "run": 1,
+    "target": {"name": HIDDEN},
+    "tasks": [{"message": HIDDEN}],
+}
+PROBLEM: Final = {"document": 1, "file": HIDDEN, "line": 1, "hint": HIDDEN, **WARNING}
 VALID: Final = {
     **dict.fromkeys(("hash", "head", "block", "common"), BLOCK),
     "dataset_id": str(a_dataset()),
     "kind": "Root",
     "location": "0/1",
+    "next_cursor": "",  # the last page
 }
 CONTENTS: Final[dict[str, bytes]] = {
     "BlockItem.content": CHAIN.blocks[-1].raw,
     "BlockItem.signature": b"x",
     "LastEventReply.event": encode_event(CHAIN.blocks[-1].block.event),
     "ArrowBytes.ipc": ipc(TABLE),
+    **dict.fromkeys(
+        (
+            "ResourceReply.json",
+            "ResourceReply.input",
+            "ListResourcesReply.resources",
+            "ResourceEventMessage.json",
+            "ResourceEventMessage.payload",
+        ),
+        json.dumps(RESOURCE).encode(),
+    ),
+    "ResourceReply.dependents": b"[]",
+    "FlowRunsReply.runs": json.dumps(RUN).encode(),
+    "ApplyResourcesReply.results": json.dumps([OUTCOME]).encode(),
+    "ApplyResourcesReply.problems": json.dumps([PROBLEM]).encode(),
     "SampleReply.schema": TABLE.schema.serialize().to_pybytes(),
 }
 
@@ -204,6 +264,8 @@ CONTENTS: Final[dict[str, bytes]] = {
 def replies(method: MethodDescriptor) -> Any:
     """Return what a call answers; each part of a oneof is a message of its own."""
     kind = method.output_type
+    if method.name == "ApplyResources":
+        return applied(kind)
     if not method.server_streaming:
         return answer(kind)
     whole = answer(kind)
@@ -217,6 +279,16 @@ def replies(method: MethodDescriptor) -> Any:
         messages.append(GetMessageClass(kind)())
         getattr(messages[-1], name).CopyFrom(answer(getattr(messages[-1], name).DESCRIPTOR))
     return iter(messages or (whole,))
+
+
+def applied(kind: Descriptor) -> Any:
+    """Return the results of a batch, or by turns its problems: a reply has never both."""
+    message = answer(kind)
+    message.ClearField("results" if next(TURNS) % 2 else "problems")
+    return message
+
+
+TURNS: Final = itertools.count()
 
 
 @pytest.fixture(params=["answered", "refused"])
@@ -233,14 +305,15 @@ def node(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
         return called
 
     for name, module in SERVICES.items():
-        (service,) = module.DESCRIPTOR.services_by_name.values()
-        fake_service(monkeypatch, name, **{one.name: call(one) for one in service.methods})
+        methods = [one for service in module.DESCRIPTOR.services_by_name.values() for one in service.methods]
+        fake_service(monkeypatch, name, **{one.name: call(one) for one in methods})
         monkeypatch.setenv(f"ODF_{name.upper()}_GRPC", "127.0.0.1:1")
     monkeypatch.setattr(clients, "live_view", lambda *_: [])
     monkeypatch.setenv("ODF_HOME", str(tmp_path / "home"))
     files = {
         "manifest": b"kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: a\n  kind: Root\n  metadata: []\n",
         "event": b"kind: SetInfo\ndescription: a\n",
+        "resource": b"{}",
         "sample": b"a\n1\n",
         "encoded": CHAIN.blocks[-1].raw,
     }

@@ -1,20 +1,19 @@
 """`odf apply`, `get`, `diff`, `history`, `reconcile`, `types`: the node's desired state in files (RFC-018)."""
 
 import json
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import click
-import grpc
 
 from odf_cli import clients
 from odf_cli.exit_codes import ExitCode
 from odf_cli.output import output_option, print_object, print_rows, print_text, remark
 from odf_cli.resource_requests import POLL_SECONDS, reason, resource_request, resource_row, seconds_of
-from odf_common.errors import InvalidInput, OdfError
+from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1 import resources_pb2 as pb
 
@@ -106,7 +105,7 @@ def diff_command(*, files: tuple[str, ...], recursive: bool, account: str, outpu
     else:
         print_rows(changed, output)
     if changed:
-        sys.exit(ExitCode.FAILED)
+        raise click.exceptions.Exit(ExitCode.FAILED)
 
 
 @click.command("get")
@@ -258,7 +257,7 @@ def _refuse(problems: Sequence[Mapping[str, Any]]) -> None:
         hint = f" ({problem['hint']})" if problem.get("hint") else ""
         remark(f"{place}:{path} {problem['message']}{hint} [{problem['code']}]")
     remark("nothing was changed")
-    sys.exit(ExitCode.FAILED)
+    raise click.exceptions.Exit(ExitCode.FAILED)
 
 
 def _check_offline(files: Iterable[pb.ManifestFile], output: str) -> None:
@@ -332,7 +331,7 @@ def _await_settled(results: Iterable[Mapping[str, Any]], seconds: float) -> None
             failed = True
             remark(f"{result['type']}:{result['name']} is {status['phase']}{reason(status)}")
     if failed:
-        sys.exit(ExitCode.FAILED)
+        raise click.exceptions.Exit(ExitCode.FAILED)
 
 
 def _is_retried(status: Mapping[str, Any]) -> bool:
@@ -342,20 +341,14 @@ def _is_retried(status: Mapping[str, Any]) -> bool:
 
 def _watch(type_name: str, name: str, output: str) -> None:
     request = pb.WatchResourcesRequest(types=[type_name] if type_name else [], position=-1)
-    with clients.resources() as service:
-        call = service.WatchResources(request)
-        try:
-            for event in call:
-                document = json.loads(event.json) if event.json else None
-                names = set() if document is None else {document["headers"]["name"], event.id}
-                if document is None or (name and name not in names):
-                    continue
-                if output == "table":
-                    row = resource_row(document)
-                    print_text("  ".join([event.kind, *(str(row[column]) for column in COLUMNS)]))
-                else:
-                    print_text(json.dumps(document, ensure_ascii=False))
-        except grpc.RpcError as error:
-            raise OdfError from error
-        finally:
-            call.cancel()
+    with suppress(KeyboardInterrupt), clients.resources() as service:
+        for event in service.WatchResources(request):
+            document = json.loads(event.json) if event.json else None
+            names = set() if document is None else {document["headers"]["name"], event.id}
+            if document is None or (name and name not in names):
+                continue
+            if output == "table":
+                row = resource_row(document)
+                print_text("  ".join([event.kind, *(str(row[column]) for column in COLUMNS)]))
+            else:
+                print_text(json.dumps(document, ensure_ascii=False))
