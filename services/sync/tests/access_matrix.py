@@ -6,6 +6,7 @@ published before it became private, a name that no dataset has, and one whose da
 """
 
 import http.client
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from aiohttp import web
 from odf_testing.builders import a_chain, a_dataset, a_seed, a_transform
 from odf_testing.http import running
 from odf_testing.memory_store import hold, in_files
+from odf_testing.resource_server import serve_resources
 
 from odf_common.adapters.grpc.server import serve
 from odf_common.adapters.local.process_files import Staging
@@ -54,6 +56,9 @@ class Row:
     """The answer to those who may create the dataset, if it does not exist."""
 
 
+RESOURCES: Final = "/{context}/{version}/{type}"
+RESOURCE: Final = RESOURCES + "/{ref}"
+RUNS: Final = "/flow/v1alpha1/flow/{ref}/runs"
 READ, CREATE, WRITE = Action.READ, Action.CREATE, Action.WRITE
 ROWS: Final[Mapping[tuple[str, str], Row | None]] = {
     ("GET", "/info"): FREE,
@@ -73,6 +78,26 @@ ROWS: Final[Mapping[tuple[str, str], Row | None]] = {
     ("GET", "/query"): FREE,
     ("POST", "/query"): FREE,
     ("POST", "/verify"): FREE,
+    (
+        "POST",
+        "/resource/v1alpha1/apply",
+    ): FREE,  # who may do what to resources is in `test_who_may_do_what_to_resources`
+    ("GET", "/resource/v1alpha1/types"): FREE,
+    ("POST", RUNS): FREE,
+    ("GET", RUNS): FREE,
+    ("POST", "/graphql"): FREE,
+    ("GET", "/graphql/schema"): FREE,
+    ("GET", RESOURCES): FREE,
+    ("POST", RESOURCES): FREE,
+    ("GET", RESOURCE): FREE,
+    ("PUT", RESOURCE): FREE,
+    ("PATCH", RESOURCE): FREE,
+    ("DELETE", RESOURCE): FREE,
+    ("GET", RESOURCE + "/status"): FREE,
+    ("GET", RESOURCE + "/history"): FREE,
+    ("GET", RESOURCE + "/references"): FREE,
+    ("GET", RESOURCE + "/dependents"): FREE,
+    ("POST", RESOURCE + "/reconcile"): FREE,
     ("GET", "/refs/{ref}"): Row(action=READ, named="head"),
     ("GET", "/blocks/{name}"): Row(action=READ, named="block"),
     ("GET", "/data/{name}"): Row(action=READ, named="object"),
@@ -168,7 +193,8 @@ class Node:
         self.authorizer = Authorizer(
             catalog=self.datasets.catalog, local_writers=local_writers, directory=self.directory
         )
-        self.ingest = serve("127.0.0.1:0", registering(Ingest(Staging(home))))
+        push = registering(Ingest(Staging(home)))
+        self.ingest = serve("127.0.0.1:0", lambda server: (*push(server), *serve_resources(server)))
         heads, unused = HeadWatch(), cast("Any", None)
         heads.is_closed = True  # event streams end at once
         client = IngestClient(f"127.0.0.1:{self.ingest.port}")
@@ -300,6 +326,12 @@ class Node:
 
 def object_of(alias: str) -> bytes:
     return f"{DESCRIPTION}: {alias}".encode()
+
+
+def with_names(path: str) -> str:
+    """Return a path of no dataset, with names in place of its variables."""
+    names = {"context": "config", "version": "v1alpha1", "type": "variableset"}
+    return re.sub(r"{(\w+)}", lambda found: names.get(found[1], "x"), path)
 
 
 def names_of(head: Multihash, content: bytes) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from odf_testing.http import running
 from odf_testing.memory_store import in_files
+from odf_testing.resource_server import serve_resources
 
 from odf_common.adapters.grpc.server import serve
 from odf_common.errors import InvalidInput
@@ -30,6 +31,9 @@ from odf_sync.http.server import Peers, endpoints
 
 CITIES: Final = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / "cities.population"
 DATASET: Final = "did:odf:fed0126cf085a18635f5d066ab74bb0284a35a86393fa950d8a91b48f88e4b6408100"
+VARIABLES: Final = (
+    b'{"$schema": "VariableSet", "headers": {"name": "head"}, "spec": {"variables": {"a": "1"}}}'
+)
 
 
 class Refusing(push_pb2_grpc.PushServicer):
@@ -46,7 +50,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
 
     def register(server: grpc.Server) -> tuple[str, ...]:
         push_pb2_grpc.add_PushServicer_to_server(Refusing(), server)
-        return ("odf.node.v1.Push",)
+        return ("odf.node.v1.Push", *serve_resources(server))
 
     home = tmp_path_factory.mktemp("home")
     dataset = DatasetId.parse(DATASET)
@@ -65,7 +69,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     peers = Peers(ingest=ingest, resources=ResourceClient(settings.required("ingest_grpc")))
     every = endpoints(datasets, settings, authorizer, cast("Any", None), heads, peers=peers)
     with running(application(authorizer, every)) as base:
-        yield base.removeprefix("http://"), token
+        address = base.removeprefix("http://")
+        path = "/config/v1alpha1/variableset/head"  # the name that hostile requests ask for
+        sent = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        assert ask(address, "PUT", path, VARIABLES, **sent)[0] == 201
+        yield address, token
     server.stop(0)
 
 
@@ -96,6 +104,10 @@ def test_the_description_names_every_path_and_how_to_authenticate(description: A
 
 OF_ALL: Final = {400, 429, 503}
 OF_DATASETS: Final = {*OF_ALL, 401, 403, 404}
+OF_RESOURCES: Final = {401, 403, 404}
+OF_CHANGES: Final = {*OF_RESOURCES, 408, 409, 412, 413, 415, 422}
+TYPE: Final = "/{context}/{version}/{type}"
+ONE: Final = TYPE + "/{ref}"
 RESPONSES: Final = (  # by method and paths, which are below that of a dataset without a slash
     ("get", ("/info", "/assets/runtime-config.json", "/openapi.json", "/.well-known/odf-jwks.json"), {200}),
     ("get", ("/schemas/{context}/{version}/{name}",), {200, 304, 404}),
@@ -115,6 +127,24 @@ RESPONSES: Final = (  # by method and paths, which are below that of a dataset w
     ("post", ("/v/login",), {200, 401, 408, 410, 413, 422}),
     ("post", ("/query", "/verify"), {501}),
     ("post", ("ingest",), {200, 202, 408, 409, 413, 415, 507}),
+    ("post", ("/resource/v1alpha1/apply",), {*OF_CHANGES, 200, 202}),
+    ("get", ("/resource/v1alpha1/types",), {*OF_RESOURCES, 200}),
+    ("post", ("/flow/v1alpha1/flow/{ref}/runs",), {*OF_RESOURCES, 202, 409}),
+    ("get", ("/flow/v1alpha1/flow/{ref}/runs",), {*OF_RESOURCES, 200}),
+    ("post", ("/graphql",), {200, 413, 415}),
+    ("get", ("/graphql/schema",), {200}),
+    ("get", (TYPE,), {*OF_RESOURCES, 200, 410}),
+    ("post", (TYPE,), {*OF_CHANGES, 201}),
+    ("get", (ONE,), {*OF_RESOURCES, 200, 304}),
+    ("put", (ONE,), {*OF_CHANGES, 200, 201}),
+    ("patch", (ONE,), {*OF_CHANGES, 200}),
+    ("delete", (ONE,), {*OF_RESOURCES, 202, 204, 409, 412}),
+    (
+        "get",
+        (ONE + "/status", ONE + "/history", ONE + "/references", ONE + "/dependents"),
+        {*OF_RESOURCES, 200},
+    ),
+    ("post", (ONE + "/reconcile",), {*OF_RESOURCES, 202, 409}),
     ("put", ("data/{name}", "checkpoints/{name}", "archives/{name}"), {200, 204, 408, 409, 411, 413, 415}),
 )
 

@@ -27,6 +27,7 @@ from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Action, Visibility
 from odf_sync.http.endpoints import Endpoint, application
+from odf_sync.http.resource_routes import PATTERNS
 from odf_sync.http.server import IN_PATH
 
 from .access_matrix import (
@@ -47,6 +48,7 @@ from .access_matrix import (
     one_of_each,
     routes,
     single_tenant,
+    with_names,
 )
 
 SAFE: Final = ("GET", "HEAD", "OPTIONS")
@@ -174,7 +176,7 @@ def test_paths_of_no_dataset_have_the_methods_of_their_rows(node: Node, callers:
     for path in sorted({path for (_, path), row in ROWS.items() if row is FREE}):
         for method in METHODS:
             for name, caller in few(callers).items():
-                found = node.ask(method, path.replace("{id}", "x"), caller.headers)
+                found = node.ask(method, with_names(path), caller.headers)
                 is_served = ("GET" if method == "HEAD" else method, path) in ROWS
                 if (found == 405) != (not is_served and caller.refused != 400) or is_fault(found):
                     wrong.append((method, path, name, found))
@@ -282,9 +284,10 @@ def test_settings_say_what_programs_on_this_machine_may_do_without_a_token(
         assert node.ask("POST", f"/{PUBLIC}/ingest", {"Via": "proxy"}) == status
 
 
-FIXED: Final = {path.split("/")[1] for (_, path), row in ROWS.items() if row is FREE}
+OF_RESOURCES: Final = {*PATTERNS["context"].split("|"), "v1alpha1", "variableset"}
+FIXED: Final = {path.split("/")[1] for (_, path), row in ROWS.items() if row is FREE} - {"{context}"}
 LITERAL: Final = {path.strip("/") for (_, path), row in ROWS.items() if row and "{" not in path}
-FOLDERS: Final = {path.split("/")[1] for _, path in ROWS if path.endswith("}")}
+FOLDERS: Final = {path.split("/")[1] for _, path in ROWS if path.endswith("}")} - {"{context}"}
 
 
 @pytest.mark.parametrize("is_multi_tenant", [True, False])
@@ -292,8 +295,9 @@ def test_no_name_of_a_dataset_is_covered_by_another_path(tmp_path: Path, *, is_m
     """A dataset may be named `datasets`, `refs` or `info`, and its account too."""
     node = Node(tmp_path, is_multi_tenant=is_multi_tenant)
     router = application(node.authorizer, node.served).router
-    names = sorted(FIXED | LITERAL | FOLDERS)
-    aliases = [{"account": account, "dataset": name} for account in ("ann", *FIXED) for name in names]
+    names = sorted(FIXED | LITERAL | FOLDERS | OF_RESOURCES)
+    accounts = ("ann", *FIXED, *OF_RESOURCES)
+    aliases = [{"account": account, "dataset": name} for account in accounts for name in names]
 
     async def reached(method: str, path: str) -> tuple[str, dict[str, str]]:
         asked = SimpleNamespace(method=method, rel_url=URL(path))  # what a router looks at

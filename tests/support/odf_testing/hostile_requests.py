@@ -53,11 +53,33 @@ BODIES: Final = (
     json.dumps(
         {"loginMethod": "password", "loginCredentialsJson": '{"login": "ann", "password": "x"}'}
     ).encode(),
+    b'{"$schema": "VariableSet", "headers": {"name": "head"}, "spec": {"variables": {"b": "2"}}}',
+    b'[{"$schema": "SecretSet", "headers": {"name": "keys"}, "spec": {"secrets": {"a": "b"}}}, 1]',
+    b'{"spec": {"variables": {"a": null}}}',
 )
-TYPES: Final = ("application/json", "application/x-www-form-urlencoded", "text/csv", "a", "\xff/x;charset=no")
+TYPES: Final = (
+    "application/json",
+    "application/yaml",
+    "application/x-www-form-urlencoded",
+    "text/csv",
+    "a",
+    "\xff/x;charset=no",
+)
 TRIES: Final = 10  # of each operation
-OWN: Final = {"account": "ann", "dataset": "cities.population", "ref": "head"}
-HEADERS: Final = {"Content-Type": TYPES, "Range": ("bytes=0-", "bytes=9-1", "x")}
+OWN: Final = {
+    "account": "ann",
+    "dataset": "cities.population",
+    "ref": "head",
+    "context": "config",
+    "version": "v1alpha1",
+    "type": "variableset",
+}
+HEADERS: Final = {
+    "Content-Type": TYPES,
+    "Range": ("bytes=0-", "bytes=9-1", "x"),
+    "If-Match": ("*", '"1.1"', "x"),
+    "Accept": ("application/yaml", "*/*"),
+}
 SOMETIMES: Final = st.sampled_from([True, False, False])
 CHECKS: Final = [status_code_conformance]
 NOT_IMPLEMENTED: Final = 501  # a whole endpoint, which the description says: the server has no fault
@@ -90,7 +112,7 @@ def _try(url: str, token: str, operation: schemathesis.APIOperation[Any, Any, An
             for name, values in HEADERS.items()
             if data.draw(SOMETIMES)
         }
-        has_body = operation.method == "post" and data.draw(SOMETIMES)
+        has_body = operation.method in {"post", "put", "patch"} and data.draw(SOMETIMES)
         body: dict[str, Any] = {"data": data.draw(bodies)} if has_body else {}
         answer = case.call(url, headers=headers, timeout=30, **body)
         # A refusal of the other implementation has no body, which a description cannot express.

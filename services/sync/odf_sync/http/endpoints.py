@@ -36,6 +36,8 @@ log = structlog.stdlib.get_logger(__name__)
 ANY_METHOD: Final = "*"
 JSON: Final = "application/json"
 LAST_VARIABLE: Final = re.compile(r"\{(\w+)\}$")
+VARIABLE: Final = re.compile(r"\{(\w+)\}")
+ANY_SEGMENT: Final = "[^{}/]+"
 UNAVAILABLE: Final = "the node cannot reach its store; try again"
 FAILED: Final = "the node cannot use what it has stored"
 CLIENT_GONE: Final = 499  # a status that no client sees
@@ -62,6 +64,8 @@ class Endpoint:
     """Its action on the dataset in its path; None without one."""
     is_explained: bool = False
     """Whether refusals give a reason on a single-tenant node. Other implementations send and expect an empty body."""
+    patterns: Mapping[str, str] = field(default_factory=dict)
+    """Regular expressions of variables in the path; other variables match any segment."""
     query: Mapping[str, str] = field(default_factory=dict)
     """Names of the query's parameters, and what they mean."""
     body: str = ""
@@ -70,8 +74,12 @@ class Endpoint:
     """Names of the strings that a body of fields must have; empty for a body of bytes."""
     statuses: tuple[int, ...] = (200,)
     """Its possible statuses, apart from refusals."""
+    other_bodies: tuple[str, ...] = ()
+    """Other media types that the body may have."""
     media_type: str = "application/json"
     """The media type of its answers; empty if they have no body."""
+    other_media_types: tuple[str, ...] = ()
+    """Media types that clients may ask for by `Accept` instead."""
     refusal_media_types: tuple[str, ...] = ("application/json", "text/plain")
     """The media type of refusals that have a body."""
     expect_handler: Callable[[web.Request], Awaitable[None]] | None = None
@@ -165,7 +173,7 @@ def application(
             app.on_shutdown.append(endpoint.on_shutdown)
         for path in endpoint.full_paths(authorizer):
             if path not in resources:
-                resources[path] = app.router.add_resource(_without(calls, path))
+                resources[path] = app.router.add_resource(_route_pattern(endpoint, path, calls))
             resource = resources[path]
             methods = ("GET", "HEAD") if endpoint.method == "GET" else (endpoint.method,)
             for method in methods:
@@ -188,6 +196,12 @@ def _calls_of_datasets(authorizer: Authorizer, endpoints: Iterable[Endpoint]) ->
     return tuple(sorted({path.removeprefix("/") for path in fixed}))
 
 
+def _route_pattern(endpoint: Endpoint, path: str, calls: tuple[str, ...]) -> str:
+    if not endpoint.patterns:
+        return _without(calls, path)
+    return VARIABLE.sub(lambda found: f"{{{found[1]}:{endpoint.patterns.get(found[1], ANY_SEGMENT)}}}", path)
+
+
 def _without(calls: tuple[str, ...], path: str) -> str:
     """Return the pattern of a path that does not end as certain calls do.
 
@@ -195,7 +209,7 @@ def _without(calls: tuple[str, ...], path: str) -> str:
     that of `ann/refs`.
     """
     names = "|".join(map(re.escape, calls))
-    return LAST_VARIABLE.sub(rf"{{\1:(?!(?:{names})$)[^{{}}/]+}}", path) if names else path
+    return LAST_VARIABLE.sub(rf"{{\1:(?!(?:{names})$){ANY_SEGMENT}}}", path) if names else path
 
 
 async def _without_charset(_: web.Request, response: web.StreamResponse) -> None:
@@ -307,11 +321,9 @@ def _header_that_is_no_text(request: web.Request) -> str | None:
 def _bad_header(name: str, endpoint: Endpoint) -> web.Response:
     text = f"header {name}: it is not UTF-8"
     # Clients of other implementations read the reason of a refused upgrade as text.
-    is_upgrade = 101 in endpoint.statuses
+    is_text = 101 in endpoint.statuses or JSON not in endpoint.refusal_media_types
     return (
-        web.Response(status=400, text=text)
-        if is_upgrade
-        else web.json_response({"message": text}, status=400)
+        web.Response(status=400, text=text) if is_text else web.json_response({"message": text}, status=400)
     )
 
 

@@ -7,7 +7,7 @@ other schema. Errors of an operation are data, with the codes of REST.
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, Final, NewType, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NewType, TypeVar
 
 import strawberry
 import structlog
@@ -17,10 +17,12 @@ from strawberry.extensions import MaxAliasesLimiter, MaxTokensLimiter, QueryDept
 from strawberry.schema.config import StrawberryConfig
 from strawberry.types import Info
 
+from odf_common.codec.yaml_syntax import json_value
+from odf_common.errors import InvalidInput
 from odf_common.proto.odf.node.v1 import resources_pb2 as pb
 from odf_sync.http.endpoints import FAILED, Endpoint
 from odf_sync.http.resource_client import ResourceClient, ResourceProblem
-from odf_sync.http.resource_routes import merge_patch
+from odf_sync.http.resource_documents import merge_patch
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -33,8 +35,11 @@ SubjectOf = Callable[..., pb.ResourceSubject]
 """Takes a request and `is_writing`; raises `ResourceProblem` for a caller who may not."""
 T = TypeVar("T")
 
-Json = strawberry.scalar(
-    NewType("Json", object),
+if TYPE_CHECKING:
+    Json = Any
+else:
+    Json = NewType("Json", object)
+_JSON: Final = strawberry.scalar(
     name="JSON",
     description="Any JSON value.",
     serialize=lambda value: value,
@@ -42,28 +47,28 @@ Json = strawberry.scalar(
 )
 
 
-@strawberry.type(description="An operation that was refused.")
-class Refusal:
+@strawberry.type(name="Refusal", description="An operation that was refused.")
+class RefusedOperation:
     """An operation that was refused."""
 
     code: str
     message: str
     hint: str
-    problems: Json = strawberry.field(description="Errors of manifests, with their places.")  # type: ignore[valid-type]
+    problems: Json = strawberry.field(description="Errors of manifests, with their places.")
 
 
 @strawberry.type(description="The effects of applied manifests, in the order of their dependencies.")
 class Applied:
     """The effects of applied manifests, in the order of their dependencies."""
 
-    results: Json  # type: ignore[valid-type]
+    results: Json
 
 
 @strawberry.type(description="A resource in its canonical form, and its version.")
 class ResourceDocument:
     """A resource in its canonical form, and its version."""
 
-    resource: Json  # type: ignore[valid-type]
+    resource: Json
     etag: str
 
 
@@ -71,7 +76,7 @@ class ResourceDocument:
 class ResourcePage:
     """A page of resources in their canonical form."""
 
-    items: Json  # type: ignore[valid-type]
+    items: Json
     next_cursor: str | None
 
 
@@ -93,8 +98,8 @@ class ResourceReferenceInput:
     account: str = ""
 
 
-ApplyResult = Annotated[Applied | Refusal, strawberry.union("ApplyResult")]
-ResourceResult = Annotated[ResourceDocument | Refusal, strawberry.union("ResourceResult")]
+ApplyResult = Annotated[Applied | RefusedOperation, strawberry.union("ApplyResult")]
+ResourceResult = Annotated[ResourceDocument | RefusedOperation, strawberry.union("ResourceResult")]
 
 
 class Operations:
@@ -113,12 +118,12 @@ class Operations:
         subject = self.subject(is_writing=is_writing)
         return pb.GetResourceRequest(subject=subject, type=ref.type, ref=ref.ref, account=ref.account)
 
-    async def attempt(self, operation: Callable[[], T]) -> T | Refusal:
+    async def attempt(self, operation: Callable[[], T]) -> T | RefusedOperation:
         """Return the result of an operation, or its refusal."""
         try:
             return await asyncio.to_thread(operation)
         except ResourceProblem as problem:
-            return Refusal(
+            return RefusedOperation(
                 code=problem.error, message=problem.text, hint=problem.hint, problems=list(problem.problems)
             )
 
@@ -143,7 +148,7 @@ class ResourceQueries:
         type: str,
         account: str = "",
         name: str = "",
-        labels: Json | None = None,  # type: ignore[valid-type]
+        labels: Json | None = None,
         phase: str = "",
         first: int = 100,
         after: str = "",
@@ -191,7 +196,7 @@ class ResourceMutations:
     async def apply(
         self,
         info: Info[Any, None],
-        manifests: list[Json] | None = None,  # type: ignore[valid-type]
+        manifests: list[Json] | None = None,
         yaml: str | None = None,
         account: str = "",
         dry_run: bool = False,
@@ -219,7 +224,7 @@ class ResourceMutations:
         self,
         info: Info[Any, None],
         ref: ResourceReferenceInput,
-        patch: Json,  # type: ignore[valid-type]
+        patch: Json,
         etag: str = "",
     ) -> ResourceResult:
         operations = _operations(info)
@@ -307,7 +312,7 @@ class Mutation:
 SCHEMA: Final = strawberry.Schema(
     query=Query,
     mutation=Mutation,
-    config=StrawberryConfig(auto_camel_case=True),
+    config=StrawberryConfig(auto_camel_case=True, scalar_map={Json: _JSON}),
     extensions=[
         lambda: QueryDepthLimiter(max_depth=MAX_DEPTH),
         lambda: MaxTokensLimiter(max_token_count=MAX_TOKENS),
@@ -352,10 +357,10 @@ class GraphqlRoutes:
         if request.content_type != JSON:
             return web.json_response({"message": f"expected {JSON}"}, status=415)
         try:
-            body = await request.json()
+            body = json_value(await request.text(), "")
         except web.HTTPRequestEntityTooLarge:
             return web.json_response({"message": "the body is too large"}, status=413)
-        except ValueError:
+        except (ValueError, LookupError, InvalidInput):  # LookupError: an unknown charset
             body = None
         if not isinstance(body, dict) or not isinstance(body.get("query"), str):
             return web.json_response({"message": "expected an object with a query"}, status=400)

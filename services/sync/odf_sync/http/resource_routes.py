@@ -10,31 +10,45 @@ from typing import Any, Final
 import grpc
 from aiohttp import web
 
-from odf_common.codec.yaml_syntax import write
-from odf_common.errors import InvalidInput
 from odf_common.proto.odf.node.v1 import resources_pb2 as pb
-from odf_common.resources.registry import CORE_TYPES, ResourceType, Types
-from odf_common.resources.resource_manifests import written_resources
+from odf_common.resources.registry import PATH_CONTEXTS, ResourceType, Types
+from odf_common.resources.scalar_formats import VERSION_PATTERN
 from odf_sync.access.rules import Caller, Scope
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import Endpoint, caller_of
 from odf_sync.http.resource_client import JSON_MERGE_PATCH, PROBLEM_TYPE, ResourceClient, ResourceProblem
+from odf_sync.http.resource_documents import (
+    JSON,
+    YAML,
+    answer_with,
+    body_of,
+    event_plain,
+    flag_of,
+    handles_in,
+    media_type_error,
+    merge_patch,
+    merge_patch_of,
+    require_one,
+)
 
-JSON, YAML = "application/json", "application/yaml"
-YAML_TYPES: Final = frozenset({YAML, "application/x-yaml", "text/yaml", "text/x-yaml"})
 EVENT_STREAM: Final = "text/event-stream"
 PING_SECONDS: Final = 15.0
-CONTEXTS: Final = "|".join(sorted({kind.uri.context for kind in CORE_TYPES} | {"resource"}))
-VERSION_PATTERN: Final = "v[1-9][0-9]*(?:(?:alpha|beta)[1-9][0-9]*)?"
-TYPE: Final = f"/{{context:{CONTEXTS}}}/{{version:{VERSION_PATTERN}}}/{{type:[a-z0-9]+}}"
+_BODIES: Final = {"POST": JSON, "PUT": JSON, "PATCH": JSON_MERGE_PATCH}
+TYPE: Final = "/{context}/{version}/{type}"
 ONE: Final = TYPE + "/{ref}"
 RUNS: Final = "/flow/v1alpha1/flow/{ref}/runs"
+PATTERNS: Final = {
+    "context": "|".join(sorted(PATH_CONTEXTS)),
+    "version": VERSION_PATTERN,
+    "type": "[a-z0-9]+",
+}
 RESOURCE: Final = "/resource/v1alpha1"
-ANSWERS: Final = (200, 400, 401, 403, 404, 409, 412, 413, 415, 422, 503)
+REFUSALS: Final = (400, 401, 403, 404, 503)
+CHANGES: Final = (*REFUSALS, 408, 409, 412, 413, 415, 422)  # 408: the body does not arrive
 OF_ACCOUNT: Final = {"account": "Id, DID or name of an account; by default that of the token."}
 Json = dict[str, Any]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Route = tuple[str, str, Handler, str, Mapping[str, str]]
+Route = tuple[str, str, Handler, str, Mapping[str, str], tuple[int, ...]]
 
 
 def answering(handler: Callable[["ResourceRoutes", web.Request], Awaitable[web.StreamResponse]]) -> Any:
@@ -60,19 +74,23 @@ class ResourceRoutes:
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the endpoints."""
-        with_body = {"POST", "PUT", "PATCH"}
-        return tuple(
-            Endpoint(
-                method=method,
-                path=path,
-                handler=handler,
-                summary=summary,
-                query=query,
-                body=JSON if method in with_body and not path.endswith(("/reconcile", "/runs")) else "",
-                statuses=(*ANSWERS, 201, 202, 204),
-                refusal_media_types=(PROBLEM_TYPE,),
-            )
-            for method, path, handler, summary, query in (*self._of_many(), *self._of_one())
+        return tuple(self._endpoint(route) for route in (*self._of_many(), *self._of_one()))
+
+    def _endpoint(self, route: Route) -> Endpoint:
+        method, path, handler, summary, query, statuses = route
+        body = "" if handler in (self.reconcile, self.run_flow) else _BODIES.get(method, "")
+        return Endpoint(
+            method=method,
+            path=path,
+            patterns=PATTERNS if path.startswith(TYPE) else {},
+            handler=handler,
+            summary=summary,
+            query=query,
+            body=body,
+            other_bodies=(YAML,) if body == JSON else (),
+            statuses=statuses,
+            other_media_types=(YAML, EVENT_STREAM) if handler == self.find else (YAML,),
+            refusal_media_types=(PROBLEM_TYPE, JSON, "text/plain"),
         )
 
     def _of_many(self) -> tuple[Route, ...]:
@@ -91,11 +109,19 @@ class ResourceRoutes:
             "rebind": "`true`: names may mean other resources than before.",
             "prune": "Selector: what it matches and the batch does not have is deleted.",
         }
+        changed = (*CHANGES, 200, 202)
         return (
-            ("POST", RESOURCE + "/apply", self.apply, "Applies a batch of manifests.", applying),
-            ("GET", RESOURCE + "/types", self.types, "The types of resources.", {}),
-            ("GET", TYPE, self.find, "Resources of a type, or their changes as events.", listing),
-            ("POST", TYPE, self.create, "Creates a resource.", OF_ACCOUNT),
+            ("POST", RESOURCE + "/apply", self.apply, "Applies a batch of manifests.", applying, changed),
+            ("GET", RESOURCE + "/types", self.types, "The types of resources.", {}, (*REFUSALS, 200)),
+            (
+                "GET",
+                TYPE,
+                self.find,
+                "Resources of a type, or their changes as events.",
+                listing,
+                (*REFUSALS, 200, 410),
+            ),
+            ("POST", TYPE, self.create, "Creates a resource.", OF_ACCOUNT, (*CHANGES, 201)),
         )
 
     def _of_one(self) -> tuple[Route, ...]:
@@ -105,19 +131,28 @@ class ResourceRoutes:
             "force": "`true`: also if others need it.",
             "cascade": "`foreground` (default): first what it owns; `orphan`: keep that.",
         }
+        read, deleted = (*REFUSALS, 200), (*REFUSALS, 202, 204, 409, 412)
+        reconciled = (*REFUSALS, 202, 409)
         of_runs = {**OF_ACCOUNT, "target": "Id, DID or name of a target; by default all."}
+        changing = "Changes a resource by a JSON merge patch."
+        of_parts: tuple[tuple[str, Handler, str], ...] = (
+            ("status", self.status, "The status of a resource."),
+            ("history", self.history, "The events of a resource."),
+            ("references", self.references, "The resources that it refers to."),
+            ("dependents", self.dependents, "The resources that refer to it."),
+        )
         return (
-            ("POST", RUNS, self.run_flow, "Starts runs of a flow now.", of_runs),
-            ("GET", RUNS, self.flow_runs, "The runs of a flow, newest first.", of_runs),
-            ("GET", ONE, self.get, "A resource.", viewing),
-            ("PUT", ONE, self.put, "Creates or replaces a resource.", OF_ACCOUNT),
-            ("PATCH", ONE, self.patch, "Changes a resource by a JSON merge patch.", OF_ACCOUNT),
-            ("DELETE", ONE, self.delete, "Requests the deletion of a resource.", deleting),
-            ("GET", ONE + "/status", self.status, "The status of a resource.", OF_ACCOUNT),
-            ("GET", ONE + "/history", self.history, "The events of a resource.", OF_ACCOUNT),
-            ("GET", ONE + "/references", self.references, "The resources that it refers to.", OF_ACCOUNT),
-            ("GET", ONE + "/dependents", self.dependents, "The resources that refer to it.", OF_ACCOUNT),
-            ("POST", ONE + "/reconcile", self.reconcile, "Reconciles a resource again.", OF_ACCOUNT),
+            ("POST", RUNS, self.run_flow, "Starts runs of a flow now.", of_runs, reconciled),
+            ("GET", RUNS, self.flow_runs, "The runs of a flow, newest first.", of_runs, read),
+            ("GET", ONE, self.get, "A resource.", viewing, (*read, 304)),
+            ("PUT", ONE, self.put, "Creates or replaces a resource.", OF_ACCOUNT, (*CHANGES, 200, 201)),
+            ("PATCH", ONE, self.patch, changing, OF_ACCOUNT, (*CHANGES, 200)),
+            ("DELETE", ONE, self.delete, "Requests the deletion of a resource.", deleting, deleted),
+            *(
+                ("GET", f"{ONE}/{part}", handler, about, OF_ACCOUNT, read)
+                for part, handler, about in of_parts
+            ),
+            ("POST", ONE + "/reconcile", self.reconcile, "Reconciles it again.", OF_ACCOUNT, reconciled),
         )
 
     @answering
@@ -125,15 +160,15 @@ class ResourceRoutes:
         """Apply a batch."""
         call = pb.ApplyResourcesRequest(
             subject=self.subject_of(request, is_writing=True),
-            files=[pb.ManifestFile(text=await _body(request))],
+            files=[pb.ManifestFile(text=await body_of(request))],
             account=request.query.get("account", ""),
-            dry_run=_flag(request, "dryRun"),
-            rebind=_flag(request, "rebind"),
+            dry_run=flag_of(request, "dryRun"),
+            rebind=flag_of(request, "rebind"),
             prune=request.query.get("prune", ""),
         )
         results = await asyncio.to_thread(self._client.apply, call)
         is_same = call.dry_run or all(result["outcome"] == "unchanged" for result in results)
-        return _answer(request, {"results": results}, status=200 if is_same else 202)
+        return answer_with(request, {"results": results}, status=200 if is_same else 202)
 
     @answering
     async def types(self, request: web.Request) -> web.StreamResponse:
@@ -142,7 +177,7 @@ class ResourceRoutes:
         items = [
             {"schema": one.schema, "shortName": one.short_name, "about": one.about} for one in reply.types
         ]
-        return _answer(request, {"items": items})
+        return answer_with(request, {"items": items})
 
     @answering
     async def find(self, request: web.Request) -> web.StreamResponse:
@@ -154,21 +189,22 @@ class ResourceRoutes:
         limit = query.get("limit", "100")
         if not limit.isdecimal() or not 1 <= int(limit) <= 1000:
             raise ResourceProblem(status=400, error="InvalidInput", text="limit: expected 1 to 1000")
+        subject = self.subject_of(request)
         call = pb.ListResourcesRequest(
-            subject=self.subject_of(request),
+            subject=subject,
             types=[str(kind.uri)],
-            account=query.get("account", ""),
+            account=query.get("account") or subject.did,
             name=query.get("name", ""),
             labels=query.get("labels", ""),
             phase=query.get("phase", ""),
             limit=int(limit),
             cursor=query.get("cursor", ""),
-            include_deleted=_flag(request, "includeDeleted"),
+            include_deleted=flag_of(request, "includeDeleted"),
         )
         reply = await asyncio.to_thread(self._client.find, call)
         items = [json.loads(one) for one in reply.resources]
         following = {"nextCursor": reply.next_cursor} if reply.next_cursor else {}
-        return _answer(request, {"items": items, **following})
+        return answer_with(request, {"items": items, **following})
 
     @answering
     async def get(self, request: web.Request) -> web.StreamResponse:
@@ -177,91 +213,92 @@ class ResourceRoutes:
         if reply.etag in request.headers.get("If-None-Match", ""):
             return web.Response(status=304, headers={"ETag": reply.etag})
         is_input = request.query.get("view") == "input"
-        return _answer(request, json.loads(reply.input if is_input else reply.json), etag=reply.etag)
+        return answer_with(request, json.loads(reply.input if is_input else reply.json), etag=reply.etag)
 
     @answering
     async def status(self, request: web.Request) -> web.StreamResponse:
         """Return the status of a resource."""
         reply = await self._read(request)
-        return _answer(request, json.loads(reply.json)["status"], etag=reply.etag)
+        return answer_with(request, json.loads(reply.json)["status"], etag=reply.etag)
 
     @answering
     async def references(self, request: web.Request) -> web.StreamResponse:
         """Return the handles in a resource."""
         document = json.loads((await self._read(request)).json)
-        return _answer(request, {"items": [*_handles(document["spec"], "spec")]})
+        return answer_with(request, {"items": [*handles_in(document["spec"], "spec")]})
 
     @answering
     async def dependents(self, request: web.Request) -> web.StreamResponse:
         """Return the resources that refer to a resource."""
-        return _answer(request, {"items": json.loads((await self._read(request)).dependents)})
+        return answer_with(request, {"items": json.loads((await self._read(request)).dependents)})
 
     @answering
     async def history(self, request: web.Request) -> web.StreamResponse:
         """Return the events of a resource."""
         events = await asyncio.to_thread(self._client.history, self._resource_ref(request))
-        return _answer(request, {"items": [event_plain(event) for event in events]})
+        return answer_with(request, {"items": [event_plain(event) for event in events]})
 
     @answering
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Create a resource."""
-        result = await self._apply_one(request, await _body(request), is_create_only=True)
+        result = await self._apply_one(request, await body_of(request), is_create_only=True)
         uri = self._kind(request).uri
         location = f"/{uri.context}/{uri.version}/{uri.name.lower()}/{result['id']}"
-        return _answer(request, result, status=201, etag=result["etag"], Location=location)
+        return answer_with(request, result, status=201, etag=result["etag"], Location=location)
 
     @answering
     async def put(self, request: web.Request) -> web.StreamResponse:
         """Create or replace the resource of the path."""
-        text = await _body(request)
+        text = await body_of(request)
         result = await self._apply_one(request, text, named=request.match_info["ref"])
         status = 201 if result["outcome"] == "created" else 200
-        return _answer(request, result, status=status, etag=result["etag"])
+        return answer_with(request, result, status=status, etag=result["etag"])
 
     @answering
     async def patch(self, request: web.Request) -> web.StreamResponse:
         """Change a resource: a merge patch of its manifest, then applied as any other."""
         if request.content_type not in {JSON_MERGE_PATCH, JSON}:
-            raise _media_type_error(f"expected {JSON_MERGE_PATCH}")
-        text = await _body(request)
-        change = json.loads(text)
-        reply = await self._read(request)
+            raise media_type_error(f"expected {JSON_MERGE_PATCH}")
+        change = merge_patch_of(await body_of(request))
+        reply = await self._read(request, is_writing=True)
         manifest = merge_patch(json.loads(reply.input), change)
         etag = request.headers.get("If-Match", reply.etag)
         result = await self._apply_one(request, json.dumps(manifest).encode(), etag=etag)
-        return _answer(request, result, etag=result["etag"])
+        return answer_with(request, result, etag=result["etag"])
 
     @answering
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Request the deletion of a resource."""
         call = pb.DeleteResourceRequest(
             resource=self._resource_ref(request, is_writing=True),
-            force=_flag(request, "force"),
+            force=flag_of(request, "force"),
             orphan=request.query.get("cascade") == "orphan",
             etag=request.headers.get("If-Match", ""),
         )
         reply = await asyncio.to_thread(self._client.delete, call)
         if reply.is_gone:
             return web.Response(status=204)
-        return _answer(request, json.loads(reply.json), status=202, etag=reply.etag)
+        return answer_with(request, json.loads(reply.json), status=202, etag=reply.etag)
 
     @answering
     async def reconcile(self, request: web.Request) -> web.StreamResponse:
         """Request another attempt."""
         reply = await asyncio.to_thread(self._client.reconcile, self._resource_ref(request, is_writing=True))
-        return _answer(request, json.loads(reply.json), status=202, etag=reply.etag)
+        return answer_with(request, json.loads(reply.json), status=202, etag=reply.etag)
 
     @answering
     async def run_flow(self, request: web.Request) -> web.StreamResponse:
         """Start runs of a flow."""
         call = self._runs_request(request, is_writing=True)
-        return _answer(request, {"items": await asyncio.to_thread(self._client.run_flow, call)}, status=202)
+        return answer_with(
+            request, {"items": await asyncio.to_thread(self._client.run_flow, call)}, status=202
+        )
 
     @answering
     async def flow_runs(self, request: web.Request) -> web.StreamResponse:
         """Return the runs of a flow."""
         call = self._runs_request(request)
-        return _answer(request, {"items": await asyncio.to_thread(self._client.flow_runs, call)})
+        return answer_with(request, {"items": await asyncio.to_thread(self._client.flow_runs, call)})
 
     def _runs_request(self, request: web.Request, *, is_writing: bool = False) -> pb.FlowRunsRequest:
         return pb.FlowRunsRequest(
@@ -271,8 +308,8 @@ class ResourceRoutes:
             target=request.query.get("target", ""),
         )
 
-    async def _read(self, request: web.Request) -> pb.ResourceReply:
-        return await asyncio.to_thread(self._client.get, self._resource_ref(request))
+    async def _read(self, request: web.Request, *, is_writing: bool = False) -> pb.ResourceReply:
+        return await asyncio.to_thread(self._client.get, self._resource_ref(request, is_writing=is_writing))
 
     async def _apply_one(
         self,
@@ -283,7 +320,7 @@ class ResourceRoutes:
         is_create_only: bool = False,
         etag: str = "",
     ) -> Json:
-        _require_one(text, self._kind(request), named)
+        require_one(text, self._kind(request), named)
         call = pb.ApplyResourcesRequest(
             subject=self.subject_of(request, is_writing=True),
             files=[pb.ManifestFile(text=text)],
@@ -338,6 +375,8 @@ class ResourceRoutes:
             raise ResourceProblem(
                 status=401, error="Unauthenticated", text="resources need a token", hint="odf token create"
             )
+        if caller.only is not None:
+            raise ResourceProblem(status=403, error="Forbidden", text="the token allows one dataset only")
         if is_writing and caller.scope is Scope.READ:
             raise ResourceProblem(status=403, error="Forbidden", text="the token allows reading only")
         is_multi_tenant = self._authorizer.directory.is_multi_tenant
@@ -348,36 +387,6 @@ class ResourceRoutes:
 
     def _is_local(self, caller: Caller) -> bool:
         return self._authorizer.trusts_local(caller)
-
-
-def event_plain(event: pb.ResourceEventMessage) -> Json:
-    """Return an event as an object of answers."""
-    plain: Json = {
-        "position": event.position,
-        "id": event.id,
-        "kind": event.kind,
-        "generation": event.generation,
-        "by": event.by,
-        "time": event.time,
-    }
-    if event.payload:
-        plain["payload"] = json.loads(event.payload)
-    if event.json:
-        plain["resource"] = json.loads(event.json)
-    return plain
-
-
-def merge_patch(target: Any, patch: Any) -> Any:
-    """Return a JSON value after a merge patch (RFC 7396)."""
-    if not isinstance(patch, Mapping):
-        return patch
-    result = dict(target) if isinstance(target, Mapping) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = merge_patch(result.get(key), value)
-    return result
 
 
 async def _events(call: Any) -> AsyncIterator[pb.ResourceEventMessage]:
@@ -395,59 +404,3 @@ async def _events(call: Any) -> AsyncIterator[pb.ResourceEventMessage]:
                 following = asyncio.ensure_future(asyncio.to_thread(next, call, None))
                 continue
         return
-
-
-def _require_one(text: bytes, kind: ResourceType, named: str) -> None:
-    """Raise `ResourceProblem` unless the body is one manifest of the type, and of the name if one is given."""
-    with suppress(InvalidInput):  # the coordinator says what is wrong
-        written = [one.plain for one in written_resources(text)]
-        if len(written) != 1 or not isinstance(written[0], dict):
-            raise ResourceProblem(status=400, error="InvalidInput", text="expected one manifest")
-        schema, headers = written[0].get("$schema"), written[0].get("headers")
-        if schema not in {str(kind.uri), kind.short_name}:
-            text_ = f"expected a {kind.short_name}, got {schema}"
-            raise ResourceProblem(status=422, error="SchemaViolation", text=text_)
-        given = headers if isinstance(headers, dict) else {}
-        names = {str(given.get(key, "")).lower() for key in ("name", "id")}
-        if named and named.lower() not in names:
-            text_ = f"the manifest is not of {named}"
-            raise ResourceProblem(status=422, error="SchemaViolation", text=text_)
-
-
-def _handles(value: Any, path: str) -> Any:
-    if isinstance(value, dict):
-        if "type" in value and "account" in value:
-            yield {"path": path, **value}
-            return
-        for key, inner in value.items():
-            yield from _handles(inner, f"{path}.{key}")
-    elif isinstance(value, list):
-        for n, inner in enumerate(value):
-            yield from _handles(inner, f"{path}[{n}]")
-
-
-async def _body(request: web.Request) -> bytes:
-    if request.content_type not in {JSON, JSON_MERGE_PATCH, *YAML_TYPES}:
-        raise _media_type_error(f"expected {JSON} or {YAML}, got {request.content_type}")
-    try:
-        return await request.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        raise ResourceProblem(status=413, error="TooLarge", text="the body is too large") from error
-
-
-def _media_type_error(text: str) -> ResourceProblem:
-    return ResourceProblem(status=415, error="UnsupportedMediaType", text=text)
-
-
-def _flag(request: web.Request, name: str) -> bool:
-    return request.query.get(name, "").lower() in {"true", "1"}
-
-
-def _answer(
-    request: web.Request, plain: Json, *, status: int = 200, etag: str = "", **headers: str
-) -> web.Response:
-    sent = {**headers, **({"ETag": etag} if etag else {})}
-    if any(kind in request.headers.get("Accept", "") for kind in YAML_TYPES):
-        return web.Response(status=status, text=write(plain), content_type=YAML, headers=sent)
-    text = json.dumps(plain, ensure_ascii=False)
-    return web.Response(status=status, text=text, content_type=JSON, headers=sent)

@@ -50,7 +50,6 @@ PUBLIC_KEYS: Final = "/.well-known/odf-jwks.json"
 JWK_SET: Final = "application/jwk-set+json"
 CACHED: Final = {hdrs.CACHE_CONTROL: "public, max-age=300"}
 IN_PATH: Final = re.compile(r"{(\w+)}")
-PATTERN: Final = re.compile(r"(?<=\w):[^{}]*}")  # of a part of a path, for the router
 ANY_ENDPOINT: Final = (
     400,
     429,
@@ -98,7 +97,7 @@ def describe(authorizer: Authorizer, endpoints: Iterable[Endpoint]) -> Json:
     """Return the description of endpoints."""
     paths: Json = {}
     for endpoint in endpoints:
-        for path in (PATTERN.sub("}", path) for path in endpoint.full_paths(authorizer)):
+        for path in endpoint.full_paths(authorizer):
             paths.setdefault(path, {})[endpoint.method.lower()] = _operation(path, endpoint)
     return {
         "openapi": "3.1.0",
@@ -121,7 +120,8 @@ def _operation(path: str, endpoint: Endpoint) -> Json:
         "security": OPTIONAL_TOKEN,
     }
     if endpoint.body:
-        operation["requestBody"] = {"content": {endpoint.body: {"schema": _body(endpoint.fields)}}}
+        bodies = (endpoint.body, *endpoint.other_bodies)
+        operation["requestBody"] = {"content": {one: {"schema": _body(endpoint.fields)} for one in bodies}}
     return operation
 
 
@@ -140,7 +140,7 @@ def _response(status: int, endpoint: Endpoint) -> Json:
             for media_type in endpoint.refusal_media_types
         }
     elif status >= HTTPStatus.OK and status != HTTPStatus.NOT_MODIFIED and endpoint.media_type:
-        content = {endpoint.media_type: {}}
+        content = {one: {} for one in (endpoint.media_type, *endpoint.other_media_types)}
     return {"description": HTTPStatus(status).phrase} | ({"content": content} if content else {})
 
 
