@@ -132,8 +132,8 @@ ANSWERS_WITHOUT_TEXT: Final = {
     "token revoke",
 }
 WITHOUT_TEXT_OF_OTHERS: Final = {
-    "up", "down", "doctor", "config", "topics",  # of this machine, its settings and its parts
-    "completion", "schema", "parse-ref", "hash logical", "hash physical", "block encode", "secret encrypt",  # of the arguments
+    "up", "down", "doctor", "system backup", "system restore", "config", "topics",  # of this machine, its settings and its parts
+    "completion", "schema", "parse-ref", "hash logical", "hash physical", "block encode", "secret encrypt", "explain",  # of the arguments
     "repo add", "repo delete", "repo list", "key export", "key import", "prove",  # of files that the user has made
     "logs",  # tested with its files
 }  # fmt: skip

@@ -95,7 +95,8 @@ def test_each_event_leads_to_a_run_that_starts_after_it_and_one_runs_at_a_time(
             look(*(an_event(events + n) for n in range(value)))
             events += value
         elif kind == "end" and instance.run is not None:
-            instance = instance.finish(RunOutcome(value), after(seconds))
+            assert isinstance(value, RunOutcome)
+            instance = instance.finish(value, after(seconds))
             look()
         elif kind == "restart":
             instance = FlowInstance.from_plain(instance.plain())

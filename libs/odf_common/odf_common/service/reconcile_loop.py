@@ -29,7 +29,7 @@ ATTEMPTS: Final = Counter(
     "Attempts of controllers at resources, by outcome: succeeded, or the class of the failure.",
     ("type", "outcome"),
 )
-SECONDS: Final = Histogram(
+ATTEMPT_SECONDS: Final = Histogram(
     "odf_resource_attempt_seconds",
     "Time of an attempt, from its lease until its outcome is stored.",
     ("type",),
@@ -168,7 +168,7 @@ class ReconcileLoop:
         try:
             work = self._store.begin(id, lease_ms=LEASE_MS)
             if work is not None:
-                with SECONDS.labels(work.type).time():
+                with ATTEMPT_SECONDS.labels(work.type).time():
                     report = self._report(work)
                     pause = self._store.end(id, work.token, report)
                 outcome = report.failure_class.value if report.failure else SUCCEEDED

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from odf_common.errors import OdfError
 from odf_coordinator.resources.store import ResourceStore
 
-RESOURCES: Final = Gauge(
+RESOURCE_COUNT: Final = Gauge(
     "odf_resources", "Resources that are not being deleted.", ("type", "phase"), registry=None
 )
 
@@ -30,12 +30,12 @@ class ResourceCounts(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return the metric with its values now."""
         with self._lock:
-            RESOURCES.clear()
+            RESOURCE_COUNT.clear()
             try:
                 with self._store.read() as snapshot:
                     counts = snapshot.counts()
             except OdfError:
                 return ()
             for (type_id, phase), number in counts.items():
-                RESOURCES.labels(type_id.rpartition("/")[2], phase).set(number)
-            return tuple(RESOURCES.collect())
+                RESOURCE_COUNT.labels(type_id.rpartition("/")[2], phase).set(number)
+            return tuple(RESOURCE_COUNT.collect())

@@ -319,7 +319,7 @@ class Snapshot(Protocol):
         """
 
     def unresolved_names(self, names: Sequence[str]) -> frozenset[str]:
-        """Return which of these names, in lower case, and DIDs some unresolved reference has."""
+        """Return the names, in lower case, and DIDs among these that some unresolved reference has."""
 
     def events_of(self, id: ResourceId) -> tuple[ResourceEvent, ...]:
         """Return the events of a resource, also of a removed one, as far as they were not purged."""

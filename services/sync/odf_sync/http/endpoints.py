@@ -206,6 +206,10 @@ def _route_pattern(endpoint: Endpoint, path: str, calls: tuple[str, ...]) -> str
 
 
 def _without(calls: tuple[str, ...], path: str) -> str:
+    """Return the pattern of a path that does not end as certain calls do.
+
+
+def _without(calls: tuple[str, ...], path: str) -> str:
     """Return a path pattern that does not match paths ending in one of these segments.
 
     Otherwise `/datasets/{id}` would match the endpoint `pull` of a dataset named `datasets`, and
