@@ -1,8 +1,8 @@
-"""Endpoints of the HTTP server, one per operation, and the application that authorizes each request.
+"""Endpoints of the HTTP server, one per operation, and the application that authorizes each request to one.
 
-An endpoint declares its action on the dataset in its path. The middleware calls the `Authorizer` before the handler
-runs, so no handler can omit the check. A handler gets the dataset and the caller from `dataset_of` and `caller_of`, and
-calls `is_allowed` for further checks. Decisions are recorded in the audit log, except for reads of public data.
+An endpoint states its action on the dataset in its path, and the middleware calls the `Authorizer` before the handler
+runs, so no handler can forget to. A handler gets the result from `dataset_of` and `caller_of`, and calls `is_allowed`
+for further checks. Decisions are recorded in the audit, except for reads of public data.
 """
 
 import asyncio
@@ -53,25 +53,25 @@ _QUESTION: Final = web.RequestKey("question", Question)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One operation of the HTTP server, with what its OpenAPI description needs."""
+    """One operation of the server."""
 
     method: str
     path: str
-    """The path from the root; with an action, the path below that of the dataset."""
+    """From the root; below the dataset's own path if there is an action."""
     handler: Handler
     summary: str
     action: Action | None = None
-    """The action on the dataset in the path; None if the path has no dataset."""
+    """Its action on the dataset in its path; None without one."""
     is_explained: bool = False
     """Whether refusals give a reason on a single-tenant node. Other implementations send and expect an empty body."""
     patterns: Mapping[str, str] = field(default_factory=dict)
     """Regular expressions of variables in the path; other variables match any segment."""
     query: Mapping[str, str] = field(default_factory=dict)
-    """The names of the query parameters, and their meaning."""
+    """Names of the query's parameters, and what they mean."""
     body: str = ""
-    """The media type of the request's body, empty if it has none."""
+    """Media type of the request's body; empty if it has none."""
     fields: tuple[str, ...] = ()
-    """The names of the required string fields of the body; empty if the body is not a form or JSON object."""
+    """Names of the strings that a body of fields must have; empty for a body of bytes."""
     statuses: tuple[int, ...] = (200,)
     """Its possible statuses, apart from refusals."""
     other_bodies: tuple[str, ...] = ()
@@ -81,14 +81,14 @@ class Endpoint:
     other_media_types: tuple[str, ...] = ()
     """Media types that clients may ask for by `Accept` instead."""
     refusal_media_types: tuple[str, ...] = ("application/json", "text/plain")
-    """The media types of refusals that have a body."""
+    """The media type of refusals that have a body."""
     expect_handler: Callable[[web.Request], Awaitable[None]] | None = None
-    """Handles `Expect: 100-continue`; None sends 100 at once, so that the client sends the body."""
+    """The answer to `Expect: 100-continue`; None asks for the body at once."""
     on_shutdown: Callable[[web.Application], Awaitable[None]] | None = None
-    """Ends the open requests of this endpoint when the server stops."""
+    """The function that ends its open requests when the server stops."""
 
     def full_paths(self, authorizer: Authorizer) -> tuple[str, ...]:
-        """Return the path patterns from the root, of which an endpoint of a dataset may have two."""
+        """Return the paths from the root."""
         bases = ("",) if self.action is None else authorizer.dataset_paths
         return tuple(base + self.path for base in bases)
 
@@ -104,18 +104,18 @@ def reads_public_data(request: web.Request) -> bool:
 
 
 def caller_of(request: web.Request) -> Caller:
-    """Return the authenticated caller of a request."""
+    """Return the caller of a request."""
     return request[_CALLER]
 
 
 def counted_caller(request: web.Request) -> Hashable:
-    """Return the key for limits on the caller of a request: its account, or without one its address."""
+    """Return the key under which limits count a request: the caller's account, or else its address."""
     account = caller_of(request).account
     return counted_address(request.remote) if account is None else account.id
 
 
 async def is_allowed(request: web.Request, action: Action) -> bool:
-    """Return whether the caller of an authorized request may perform another action on the same dataset."""
+    """Return whether the caller of an authorized request may also do this to its dataset."""
     judge = request.app[_JUDGE]
     try:
         await judge.in_thread(judge.require, request, replace(request[_QUESTION], action=action))
@@ -125,7 +125,7 @@ async def is_allowed(request: web.Request, action: Action) -> bool:
 
 
 async def is_still_allowed(request: web.Request) -> bool:
-    """Return whether a request would still be authorized for the same dataset, as receiving its body may take hours."""
+    """Return whether a request would be authorized now, for the same dataset: receiving its body may take hours."""
     judge = request.app[_JUDGE]
     try:
         await judge.in_thread(judge.require_again, request, Action(request[_QUESTION].action))
@@ -135,15 +135,15 @@ async def is_still_allowed(request: web.Request) -> bool:
 
 
 def require_still_allowed(request: web.Request, action: Action) -> None:
-    """Raise `HttpRefusal`, and record it, unless the caller of a request may perform an action on its dataset now.
+    """Raise `HttpRefusal`, which is recorded, unless the caller may do this now to the dataset of a request.
 
-    It blocks, so it must not be called in the thread of the event loop.
+    It may be called in any thread but that of the event loop, which it would hold up.
     """
     request.app[_JUDGE].require_again(request, action)
 
 
 def note_login(request: web.Request, login: str) -> None:
-    """Store the account that a request tries to log in to, for the audit log."""
+    """Note for the audit which account a request tries to log in to."""
     request[_QUESTION] = replace(request[_QUESTION], login=login)
 
 
@@ -157,8 +157,8 @@ def application(
 ) -> web.Application:
     """Return an application that serves the endpoints to the callers that `authorizer` allows.
 
-    Without `audit`, decisions are not recorded; without `rate`, requests are not limited. For requests through
-    `proxies`, the forwarded address of the client is used.
+    Without `audit`, decisions are not recorded; without `rate`, callers may send any number of requests. Of requests
+    through `proxies`, the address is that of the client.
     """
     served: dict[web.AbstractRoute, Endpoint] = {}
     judge = _Judge(authorizer, audit or Audit(), rate or RequestRate(0))
@@ -187,10 +187,7 @@ def application(
 
 
 def _calls_of_datasets(authorizer: Authorizer, endpoints: Iterable[Endpoint]) -> tuple[str, ...]:
-    """Return the last path segments of endpoints of datasets that other path patterns could match.
-
-    These exist only where datasets may have no account.
-    """
+    """Return the last segments of calls whose paths others may cover: those of datasets without an account."""
     if NO_ACCOUNT not in authorizer.dataset_paths:
         return ()
     fixed = (
@@ -208,25 +205,21 @@ def _route_pattern(endpoint: Endpoint, path: str, calls: tuple[str, ...]) -> str
 def _without(calls: tuple[str, ...], path: str) -> str:
     """Return the pattern of a path that does not end as certain calls do.
 
-
-def _without(calls: tuple[str, ...], path: str) -> str:
-    """Return a path pattern that does not match paths ending in one of these segments.
-
-    Otherwise `/datasets/{id}` would match the endpoint `pull` of a dataset named `datasets`, and
-    `/{dataset}/refs/{ref}` that of `ann/refs`.
+    Otherwise `/datasets/{id}` would cover the call `pull` of a dataset named `datasets`, and `/{dataset}/refs/{ref}`
+    that of `ann/refs`.
     """
     names = "|".join(map(re.escape, calls))
     return LAST_VARIABLE.sub(rf"{{\1:(?!(?:{names})$){ANY_SEGMENT}}}", path) if names else path
 
 
 async def _without_charset(_: web.Request, response: web.StreamResponse) -> None:
-    """Remove the charset that aiohttp adds to JSON, whose media type has none (RFC 8259, 11)."""
+    """Leave out what aiohttp adds to the media type of JSON, which has no charset (RFC 8259, 11)."""
     if response.content_type == JSON and response.charset is not None:
         response.charset = None
 
 
 def _refuse_other_methods(resource: web.Resource, served: dict[web.AbstractRoute, Endpoint]) -> None:
-    """Respond with 405 to other methods, but only to callers who may use such a method (wire-facts §8.2)."""
+    """Answer 405 to other methods, but only to callers who may use such a method (wire-facts §8.2)."""
     endpoints = {route.method: served[route] for route in resource}
     any_of_them = next(iter(endpoints.values()))
 
@@ -244,7 +237,7 @@ def _refuse_other_methods(resource: web.Resource, served: dict[web.AbstractRoute
 
 
 async def _say_continue(request: web.Request) -> None:
-    """Send 100 Continue if the client expects it; aiohttp's own handler fails for a header that is not valid text."""
+    """Ask for the body, if the client waits for that; aiohttp's own handler fails for a header that is no text."""
     expected = request.headers.get(hdrs.EXPECT, "").lower()
     if expected != "100-continue":
         raise web.HTTPExpectationFailed(text="only 100-continue can be expected")
@@ -312,10 +305,10 @@ def _authorizing(judge: "_Judge", served: Mapping[web.AbstractRoute, Endpoint]) 
 
 
 def _header_that_is_no_text(request: web.Request) -> str | None:
-    """Return the name of a header whose bytes are not UTF-8, or None.
+    """Return the name of a header whose bytes are not UTF-8; None without one.
 
-    aiohttp decodes such bytes as lone surrogates, which cannot be encoded for messages, logs or a database. Queries and
-    paths are not affected, as they stay percent-encoded.
+    aiohttp keeps such bytes as lone surrogates, which no message, log or database takes. Those of a query and a path
+    stay escaped.
     """
     for name, value in request.headers.items():
         try:
@@ -335,9 +328,9 @@ def _bad_header(name: str, endpoint: Endpoint) -> web.Response:
 
 
 async def _handle(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Return the handler's response, or one for its error; while the store is unavailable, 503 with `Retry-After`.
+    """Return the handler's response; while the store is unavailable, ask the client to come back.
 
-    If a part of the response was sent already, the connection is closed, so that the client sees that it is incomplete.
+    A client that has received a part of the response learns from the closed connection that it is not complete.
     """
     try:
         with waiting_helps():
@@ -357,7 +350,7 @@ async def _handle(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _failure_response(error: OdfError) -> web.Response:
-    """Return the response to a request that failed because of an error of the node. The log has the details."""
+    """Return the response to a request that failed for a reason of ours; the reason is in the log."""
     if isinstance(error, NotFound):  # it was deleted meanwhile
         return web.Response(status=404)
     status, text = fault_of_node(error)
@@ -366,13 +359,13 @@ def _failure_response(error: OdfError) -> web.Response:
 
 
 def fault_of_node(error: OdfError) -> tuple[int, str]:
-    """Return the status and text that clients get for an error, without the node's files, addresses and buckets."""
+    """Return the status and text for clients of an error that may name files, addresses and buckets of this node."""
     return (503, UNAVAILABLE) if isinstance(error, Unavailable) else (500, FAILED)
 
 
 @contextmanager
 def _gone_clients(request: web.Request) -> Iterator[None]:
-    """Suppress connection errors if the client has closed its connection, which is not an error of the server."""
+    """End the block if the client has closed its connection, which is not an error of the server."""
     try:
         yield
     except ConnectionError:
@@ -382,7 +375,7 @@ def _gone_clients(request: web.Request) -> Iterator[None]:
 
 
 class _Judge:
-    """Authorizes requests, and records the decisions in the audit log."""
+    """Authorizes requests, and records the decisions."""
 
     def __init__(self, authorizer: Authorizer, audit: Audit, rate: RequestRate) -> None:
         self._authorizer = authorizer
@@ -392,14 +385,11 @@ class _Judge:
         self._threads = ThreadPoolExecutor(PARALLEL_DECISIONS, thread_name_prefix="decide")
 
     async def in_thread(self, decide: Callable[..., T], *args: object) -> T:
-        """Call `admit`, `require` or `require_again` in a thread, without blocking the event loop."""
+        """Call `admit`, `require` or `require_again` without holding up the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, decide, *args)
 
     def admit(self, request: web.Request, endpoint: Endpoint | None) -> None:
-        """Identify the caller, and authorize the request.
-
-        Raises `HttpRefusal`, or other errors while that is impossible.
-        """
+        """Note caller and dataset; raises `HttpRefusal`, and other errors if that cannot be decided now."""
         request[_QUESTION] = question = _question(request, endpoint)
         try:
             request[_CALLER] = caller = self._authorizer.caller(request)
@@ -413,7 +403,7 @@ class _Judge:
             self.require(request, question, is_served=endpoint.method != ANY_METHOD)
 
     def require_again(self, request: web.Request, action: Action) -> None:
-        """Authorize an admitted request again, for the same dataset; raises as `admit` does.
+        """Return if an admitted request may do this now, to the same dataset as before; raises as `admit` does.
 
         The dataset may have been renamed or deleted since.
         """
@@ -425,10 +415,7 @@ class _Judge:
                 raise HttpRefusal(status=HTTPStatus.NOT_FOUND)
 
     def require(self, request: web.Request, question: Question, *, is_served: bool = True) -> None:
-        """Authorize the action of a request, and record the decision unless it reads public data.
-
-        Raises as `admit` does.
-        """
+        """Note the dataset, and the decision unless it is a read of public data; raises as `admit` does."""
         action = Action(question.action)
         with self._noting_refusals(question), self._authorizer.directory.one_moment():
             dataset = self._authorizer.require(question.caller, question.dataset, action)
@@ -443,14 +430,14 @@ class _Judge:
         self._audit.put(None if dataset is None else dataset.dataset_id, entry)
 
     def note_answer(self, request: web.Request, status: int) -> None:
-        """Record the response to a request without a dataset, unless an anonymous caller only reads."""
+        """Note how a request about no dataset was answered, unless it is anonymous and only reads."""
         question, is_allowed = request[_QUESTION], status < HTTPStatus.BAD_REQUEST
         is_anonymous = question.caller.account is None
         if not (is_anonymous and is_allowed and question.method in SAFE_METHODS):
             self._audit.put(None, decision(question, is_allowed=is_allowed, status=status))
 
     def _limit(self, question: Question) -> None:
-        """Raise `HttpRefusal` if the caller sends too many requests."""
+        """Raise `HttpRefusal` if a caller sends too many requests."""
         account = question.caller.account
         wait = self._rate.wait_seconds(counted_address(question.address) if account is None else account.id)
         if wait:
@@ -473,7 +460,7 @@ _JUDGE: Final = web.AppKey("judge", _Judge)
 
 
 def _question(request: web.Request, endpoint: Endpoint | None) -> Question:
-    """Return the facts of a request for the audit log, as far as they are known before its caller is."""
+    """Return the action of a request; its caller is not known yet."""
     resource = request.match_info.route.resource
     has_dataset = endpoint is not None and endpoint.action is not None
     return Question(
@@ -488,7 +475,7 @@ def _question(request: web.Request, endpoint: Endpoint | None) -> Question:
 
 
 def name_in_path(request: web.Request) -> str:
-    """Return the dataset name in the path of a request."""
+    """Return the name of the dataset in the path of a request."""
     account, dataset = request.match_info.get("account"), request.match_info["dataset"]
     return f"{account}/{dataset}" if account else dataset
 
