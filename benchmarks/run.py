@@ -38,6 +38,7 @@ ALONE: Final[tuple[str, ...]] = (
     "hashing",
     "chain",
     "many_datasets",
+    "resources",
     "merging",
     "bucket_commits",
     "engine",
