@@ -31,7 +31,7 @@ SHOW: Final = frozenset(
             "repo list",
             "source show",
         ),
-        *("sql", "status", "tail", "topics", "verify"),
+        *("schema", "sql", "status", "tail", "topics", "verify"),
     )
 )
 GROUPS: Final = frozenset(

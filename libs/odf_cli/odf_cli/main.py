@@ -30,7 +30,7 @@ COMMANDS: Final = {
     "get": "Show resources.",
     "history": "Show the events of a resource.",
     "reconcile": "Reconcile a resource again.",
-    "types": "Show the types of resources.",
+    "types": "Show and register types of resources.",
     "flow": "Run flows now, and show their runs.",
     "explain": "Explain the fields of a type of resource.",
     "commit": "Append metadata events to a dataset.",

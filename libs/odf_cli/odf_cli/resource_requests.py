@@ -4,7 +4,6 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any, Final
 
 import click
@@ -12,12 +11,13 @@ import click
 from odf_cli import clients
 from odf_cli.exit_codes import ExitCode
 from odf_cli.output import remark
-from odf_common.errors import NotFound
+from odf_common.errors import OdfError
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1 import resources_pb2 as pb
 from odf_common.proto.odf.node.v1.resources_pb2_grpc import ResourcesStub
 
 POLL_SECONDS: Final = 0.2
+_NOT_FOUND: Final = "ResourceNotFound"
 
 
 def is_resource(ref: str) -> bool:
@@ -67,21 +67,33 @@ def _id(service: ResourcesStub, request: pb.GetResourceRequest) -> str:
 def _await_removal(request: pb.GetResourceRequest, written: str, seconds: float) -> None:
     """Wait until a resource is removed; end with exit code 1 if it is not in time."""
     end = time.monotonic() + seconds
-    status: Mapping[str, Any] = {}
-    with clients.resources() as service, suppress(NotFound):
-        while time.monotonic() < end:
-            reply = service.GetResource(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
-            status = json.loads(reply.json)["status"]
-            time.sleep(POLL_SECONDS)
+    status: Mapping[str, Any] | None = {}
+    while status is not None and time.monotonic() < end:
+        status = _status(request)
+        time.sleep(POLL_SECONDS)
+    if status is not None:
         remark(f"{written} is not deleted yet{reason(status)}")
         sys.exit(ExitCode.FAILED)
+
+
+def _status(request: pb.GetResourceRequest) -> Mapping[str, Any] | None:
+    """Return the status of a resource; None once it is removed."""
+    try:
+        with clients.resources() as service:
+            reply = service.GetResource(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
+    except OdfError as error:
+        if error.code == _NOT_FOUND:
+            return None
+        raise
+    found: Mapping[str, Any] = json.loads(reply.json)["status"]
+    return found
 
 
 def reason(status: Mapping[str, Any]) -> str:
     """Return the messages of the conditions of a resource, after a colon; empty if there are none."""
     messages = [
         f"{condition.get('code', '')}: {condition['message']}"
-        for condition in status["conditions"].values()
+        for condition in status.get("conditions", {}).values()
         if condition.get("message")
     ]
     return f": {'; '.join(messages)}" if messages else ""

@@ -6,6 +6,7 @@ Secrets are typed without echo or read from a file. They are never arguments, wh
 import re
 import sys
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -19,6 +20,7 @@ from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.metadata.scalars import Timestamp
 
 STDIN: Final = "-"
+FETCH_SECONDS: Final = 30.0
 MAX_COUNT: Final = 2**31 - 1
 _FILE: Final = "file://"
 _THIS_MACHINE: Final = "localhost/"
@@ -147,3 +149,20 @@ def enter_secret(file: str | None, prompt: str, *, is_new: bool = False) -> str:
         raise click.UsageError(f"there is no terminal to ask for the {prompt.lower()} on; give it in a file")
     typed: str = click.prompt(prompt, hide_input=True, confirmation_prompt=is_new, err=True)
     return typed
+
+
+def fetch(url: str, max_bytes: int) -> bytes:
+    """Return the content of a URL without redirects, cut after `max_bytes`; raises `Unavailable`."""
+    import urllib3
+
+    from odf_common.adapters.networks import Pools, cause_of
+
+    try:
+        pools = Pools(timeout=urllib3.Timeout(total=FETCH_SECONDS), retries=False)
+        with pools.request("GET", url, preload_content=False, redirect=False) as answer:
+            content = answer.read(max_bytes)
+    except urllib3.exceptions.HTTPError as error:
+        raise Unavailable(what=url, why=cause_of(error)) from error
+    if answer.status != HTTPStatus.OK:
+        raise Unavailable(what=url, why=f"status {answer.status}")
+    return content

@@ -83,6 +83,7 @@ ROWS: Final[Mapping[tuple[str, str], Row | None]] = {
         "/resource/v1alpha1/apply",
     ): FREE,  # who may do what to resources is in `test_who_may_do_what_to_resources`
     ("GET", "/resource/v1alpha1/types"): FREE,
+    ("POST", "/resource/v1alpha1/types"): FREE,
     ("POST", RUNS): FREE,
     ("GET", RUNS): FREE,
     ("POST", "/graphql"): FREE,

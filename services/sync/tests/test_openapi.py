@@ -129,6 +129,7 @@ RESPONSES: Final = (  # by method and paths, which are below that of a dataset w
     ("post", ("ingest",), {200, 202, 408, 409, 413, 415, 507}),
     ("post", ("/resource/v1alpha1/apply",), {*OF_CHANGES, 200, 202}),
     ("get", ("/resource/v1alpha1/types",), {*OF_RESOURCES, 200}),
+    ("post", ("/resource/v1alpha1/types",), {*OF_CHANGES, 201}),
     ("post", ("/flow/v1alpha1/flow/{ref}/runs",), {*OF_RESOURCES, 202, 409}),
     ("get", ("/flow/v1alpha1/flow/{ref}/runs",), {*OF_RESOURCES, 200}),
     ("post", ("/graphql",), {200, 413, 415}),

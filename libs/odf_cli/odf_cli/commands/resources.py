@@ -13,9 +13,12 @@ from odf_cli import clients
 from odf_cli.exit_codes import ExitCode
 from odf_cli.output import output_option, print_object, print_rows, print_text, remark
 from odf_cli.resource_requests import POLL_SECONDS, reason, resource_request, resource_row, seconds_of
+from odf_cli.suggestions import CommandGroup
+from odf_cli.user_input import fetch
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1 import resources_pb2 as pb
+from odf_common.resources.resource_manifests import MAX_BATCH_BYTES
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 SETTLED: Final = ("Ready", "Failed")
@@ -202,21 +205,57 @@ def reconcile_command(*, resource: str, account: str) -> None:
     remark(f"reconciling {resource}")
 
 
-@click.command("types")
+@click.group("types", cls=CommandGroup, invoke_without_command=True)
 @output_option
-def types_command(*, output: str) -> None:
-    """Print the types of resources that the node knows.
+@click.pass_context
+def types_command(context: click.Context, *, output: str) -> None:
+    """Print the types of resources that the node knows, or register others.
 
     \b
     Example:
       odf types
+      odf types add thermometer.json
     """
+    if context.invoked_subcommand is not None:
+        return
     with clients.resources() as service:
         reply = service.ListResourceTypes(
             pb.ListResourceTypesRequest(), timeout=clients.COMMAND_TIMEOUT_SECONDS
         )
-    rows = [{"type": one.short_name, "about": one.about, "schema": one.schema} for one in reply.types]
+    rows = [
+        {"type": one.short_name, "about": one.about, "schema": one.schema}
+        for one in reply.types
+        if one.short_name
+    ]
     print_rows(rows, output)
+
+
+@types_command.command("add")
+@click.argument("sources", nargs=-1, required=True, metavar="FILE|URL...")
+def types_add(*, sources: tuple[str, ...]) -> None:
+    """Register types of resources and labels by their JSON Schemas (draft 2020-12), all together.
+
+    \b
+    Each schema has the URI of its type as `$id`. One with the properties `headers` and `spec` is a type of resources;
+    its `shortName` may stand for the URI in manifests.
+
+    \b
+    Example:
+      odf types add thermometer.json room.json
+      odf types add https://example.com/schemas/home/v1/Thermometer
+    """
+    files: list[pb.ManifestFile] = []
+    for source in sources:
+        if source.startswith(("https://", "http://")):
+            files.append(pb.ManifestFile(name=source, text=fetch(source, MAX_BATCH_BYTES)))
+        else:
+            files += _manifest_files([source], is_recursive=False)
+    with clients.resources() as service:
+        reply = service.AddResourceTypes(
+            pb.AddResourceTypesRequest(files=files), timeout=clients.COMMAND_TIMEOUT_SECONDS
+        )
+    for one in reply.types:
+        print_text(f"registered {one.short_name}: {one.schema}")
 
 
 def _get(type_name: str, name: str, account: str) -> pb.ResourceReply:

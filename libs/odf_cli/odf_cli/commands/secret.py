@@ -10,13 +10,12 @@ import click
 from odf_cli import clients
 from odf_cli.output import echo, output_option, print_object, remark
 from odf_cli.suggestions import CommandGroup
-from odf_cli.user_input import STDIN, absolute_url, enter_secret, read_limited, shown_name
+from odf_cli.user_input import STDIN, absolute_url, enter_secret, fetch, read_limited, shown_name
 from odf_common.adapters.local.secrets import MAX_SECRET_BYTES
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.service.protection import is_loopback
 
 PUBLIC_KEYS: Final = "/.well-known/odf-jwks.json"
-FETCH_SECONDS: Final = 30.0
 MAX_KEYS_BYTES: Final = 64 * 1024
 
 
@@ -54,7 +53,7 @@ def encrypt(*, url: str | None, file: str | None, account: str | None) -> None:
     from odf_common.resources.secret_keys import public_key
 
     where = file or _keys_url(url)
-    content = _fetch(where) if file is None else read_limited(file, MAX_KEYS_BYTES)
+    content = fetch(where, MAX_KEYS_BYTES) if file is None else read_limited(file, MAX_KEYS_BYTES)
     try:
         key = public_key(content.decode("utf-8", "replace"))
     except InvalidInput as error:
@@ -118,19 +117,3 @@ def _keys_url(url: str | None) -> str:
             return url.rstrip("/") + PUBLIC_KEYS
     text = f"expected https://HOST, got {url!r}; a key that comes without TLS could be another's"
     raise InvalidInput(text=f"{text}. Get the key in another way, and give it with --key")
-
-
-def _fetch(url: str) -> bytes:
-    import urllib3
-
-    from odf_common.adapters.networks import Pools, cause_of
-
-    try:
-        pools = Pools(timeout=urllib3.Timeout(total=FETCH_SECONDS), retries=False)
-        with pools.request("GET", url, preload_content=False, redirect=False) as answer:
-            content = answer.read(MAX_KEYS_BYTES)
-    except urllib3.exceptions.HTTPError as error:
-        raise Unavailable(what=url, why=cause_of(error)) from error
-    if answer.status != clients.HTTP_OK:
-        raise Unavailable(what=url, why=f"status {answer.status}")
-    return content

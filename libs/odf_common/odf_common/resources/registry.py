@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from odf_common.codec.model_schema import Shape, shape_of
@@ -95,17 +96,30 @@ CORE_TYPES: Final = (
 WITH_SECRETS: Final = (ACCOUNT, SECRET_SET, WEBHOOK_TARGET)
 # First segments of the paths of resources; a version follows.
 PATH_CONTEXTS: Final = frozenset({kind.uri.context for kind in CORE_TYPES} | {"resource"})
-# Labels whose values are checked, by the name of the enum that has them.
-LABEL_VALUES: Final[Mapping[TypeUri, tuple[str, ...]]] = {
-    TypeUri(context="dataset", name="DatasetKind"): tuple(kind.name for kind in DatasetKind)
+
+
+def _check_dataset_kind(value: Any) -> InvalidInput | None:
+    names = tuple(kind.name for kind in DatasetKind)
+    if value in names:
+        return None
+    return InvalidInput(text=f"expected one of {', '.join(names)}, got {value!r}")
+
+
+_LABELS: Final[Mapping[TypeUri, Callable[[Any], InvalidInput | None]]] = {
+    TypeUri(context="dataset", name="DatasetKind"): _check_dataset_kind
 }
 
 
 class Types:
     """The types of a node."""
 
-    def __init__(self, registered: Iterable[ResourceType] = ()) -> None:
-        """Know the types of the specification, and `registered` ones."""
+    def __init__(
+        self,
+        registered: Iterable[ResourceType] = (),
+        labels: Mapping[TypeUri, Callable[[Any], InvalidInput | None]] = MappingProxyType({}),
+    ) -> None:
+        """Know the types of the specification, `registered` ones, and the checks of `labels` by their schema."""
+        self._labels = {uri.identity: check for uri, check in {**_LABELS, **labels}.items()}
         self._by_uri = {str(kind.uri): kind for kind in (*CORE_TYPES, *registered)}
         self._by_name = {kind.short_name.lower(): kind for kind in self._by_uri.values()}
 
@@ -130,10 +144,15 @@ class Types:
     def uri_of(self, ref: TypeRef) -> TypeUri | None:
         """Return the URI of a type of resources or labels that the node knows; None for others."""
         if isinstance(ref, TypeUri):
-            known = ref in LABEL_VALUES or self.of_identity(ref.identity) is not None
+            known = ref.identity in self._labels or self.of_identity(ref.identity) is not None
             return ref if known else None
         found = self._by_name.get(ref.lower())
         return found.uri if found is not None else core_type(ref)
+
+    def check_label(self, key: str, value: Any) -> InvalidInput | None:
+        """Return the error of a label's value by the schema of its key, which is as `label_key` returns it."""
+        check = next((check for identity, check in self._labels.items() if str(identity) == key), None)
+        return None if check is None else check(value)
 
     def of_identity(self, identity: TypeIdentity) -> ResourceType | None:
         """Return the type of an identity, in its newest version."""

@@ -9,7 +9,7 @@ from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import Name
 from odf_common.resources.labels import TypeLookup, check_annotations, check_labels, label_key
 from odf_common.resources.references import AccountRef
-from odf_common.resources.registry import LABEL_VALUES, ResourceType, Types
+from odf_common.resources.registry import ResourceType, Types
 from odf_common.resources.scalar_formats import ResourceId, parse_name
 
 MAX_RESOURCES: Final = 1000  # in a batch
@@ -235,9 +235,8 @@ def _check_entries(
 ) -> dict[str, Any]:
     entries = _mapping(plain)
     check(entries, types.uri_of)
-    kinds = {label_key(key, types.uri_of): (key, value) for key, value in entries.items()}
-    for uri, allowed in LABEL_VALUES.items():
-        key, value = kinds.get(str(uri.identity), ("", None))
-        if key and value not in allowed:
-            raise InvalidInput(text=f"expected one of {', '.join(allowed)}, got {value!r}", where=key)
+    for key, value in entries.items():
+        error = types.check_label(label_key(key, types.uri_of), value)
+        if error is not None:
+            raise InvalidInput(text=error.text, where=key + (f".{error.where}" if error.where else ""))
     return entries

@@ -22,6 +22,8 @@ SWEEP_SECONDS: Final = 300.0
 RECONNECT_SECONDS: Final = 1.0
 LEASE_POLL_SECONDS: Final = 5.0  # between attempts at a resource that another controller holds
 THREADS: Final = 4
+REGISTERED: Final = "*"
+"""In place of a `$schema`: all types that have no controller of their own."""
 Json = dict[str, Any]
 SUCCEEDED: Final = "succeeded"
 ATTEMPTS: Final = Counter(
@@ -191,7 +193,8 @@ class ReconcileLoop:
     def _report(self, work: Work) -> Report:
         resource = work.resource
         generation = resource["headers"]["generation"]
-        controller = self._controllers[resource["$schema"]]
+        schema = resource["$schema"]
+        controller = self._controllers[schema if schema in self._controllers else REGISTERED]
         try:
             if work.is_deleting:
                 controller.finalize(resource)

@@ -1,23 +1,23 @@
 """Controllers of resources that the coordinator owns, and its loop over them."""
 
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from odf_common.resources.registry import DATASET, SECRET_SET, SOURCE, VARIABLE_SET, WEBHOOK_TARGET, Types
 from odf_common.resources.scalar_formats import ResourceId
-from odf_common.service.reconcile_loop import Controller, Json, Report, Work
+from odf_common.service.reconcile_loop import REGISTERED, Controller, Json, Report, Work
 from odf_coordinator.resources.attempts import AttemptEnd, Attempts
 from odf_coordinator.resources.documents import type_id
-from odf_coordinator.resources.store import FencingToken, ResourceStore
+from odf_coordinator.resources.store import FencingToken, ResourceStore, TypeId
 from odf_coordinator.resources.watch import Watch
 
 ELSEWHERE: Final = frozenset((str(SOURCE.uri), str(WEBHOOK_TARGET.uri)))
 """The `$schema` of types whose controllers are in other services."""
 
 
-class ValueSets:
-    """Sets of variables and secrets: they are what they say, and those who use them read them at each run."""
+class PlainResources:
+    """Resources that are what they say: sets of values, and those of registered types."""
 
     def reconcile(self, _: Json) -> Mapping[str, Json | None]:
         """Do nothing."""
@@ -29,8 +29,27 @@ class ValueSets:
 
 def own_controllers(datasets: Controller) -> dict[str, Controller]:
     """Return the controllers by the `$schema` of their types."""
-    sets = {str(kind.uri): ValueSets() for kind in (VARIABLE_SET, SECRET_SET)}
-    return {**sets, str(DATASET.uri): datasets}
+    sets = {str(kind.uri): PlainResources() for kind in (VARIABLE_SET, SECRET_SET)}
+    return {**sets, str(DATASET.uri): datasets, REGISTERED: PlainResources()}
+
+
+class _KnownTypes(Collection[TypeId]):
+    """The types of controllers, among them those that are registered later."""
+
+    def __init__(self, schemas: Sequence[str], types: Callable[[], Types]) -> None:
+        self._types, self._has_registered = types, REGISTERED in schemas
+        self._own = frozenset(type_id(types().of_schema(one).uri) for one in schemas if one != REGISTERED)
+
+    def __iter__(self) -> Iterator[TypeId]:
+        yield from self._own
+        if self._has_registered:
+            yield from dict.fromkeys(type_id(kind.uri) for kind in self._types() if kind.spec is None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, wanted: object) -> bool:
+        return wanted in self._own or any(wanted == one for one in self)
 
 
 class LocalStore:
@@ -45,7 +64,7 @@ class LocalStore:
 
     def due_ids(self, types: Sequence[str], is_wanted: Callable[[], bool]) -> Iterator[str]:
         """Return the ids of resources that have to be reconciled."""
-        known = frozenset(type_id(self._types().of_schema(schema).uri) for schema in types)
+        known = _KnownTypes(types, self._types)
         yield from (due for due in self._watch.due_ids(known, is_wanted) if due is not None)
 
     def begin(self, id: str, *, lease_ms: int) -> Work | None:

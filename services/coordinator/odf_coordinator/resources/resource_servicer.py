@@ -136,10 +136,26 @@ class ResourceServicer(ResourcesServicer):
         self, _request: pb.ListResourceTypesRequest, _: grpc.ServicerContext
     ) -> pb.ListResourceTypesReply:
         """Return the types that the node knows."""
+        schemas = self._resources.schemas()
         items = [
-            pb.ResourceTypeItem(schema=str(kind.uri), short_name=kind.short_name, about=kind.about)
+            pb.ResourceTypeItem(
+                schema=str(kind.uri),
+                short_name=kind.short_name,
+                about=kind.about,
+                json_schema=_dump(schemas.pop(str(kind.uri))) if str(kind.uri) in schemas else b"",
+            )
             for kind in self._resources.types()
         ]
+        items += [pb.ResourceTypeItem(schema=uri, json_schema=_dump(one)) for uri, one in schemas.items()]
+        return pb.ListResourceTypesReply(types=items)
+
+    def AddResourceTypes(
+        self, request: pb.AddResourceTypesRequest, _: grpc.ServicerContext
+    ) -> pb.ListResourceTypesReply:
+        """Register types by their schemas."""
+        written = [one.plain for file in request.files for one in _documents(file)]
+        added = self._resources.add_types(subject_of(request.subject), written)
+        items = [pb.ResourceTypeItem(schema=one.schema, short_name=one.short_name) for one in added]
         return pb.ListResourceTypesReply(types=items)
 
     def WatchResources(

@@ -37,6 +37,7 @@ from odf_coordinator.resources.lookups import (
     require_free_alias,
 )
 from odf_coordinator.resources.pre_apply import PreApply
+from odf_coordinator.resources.registered_types import build_types, read_batch
 from odf_coordinator.resources.store import (
     Change,
     Cursor,
@@ -44,6 +45,7 @@ from odf_coordinator.resources.store import (
     NewEvent,
     Position,
     Query,
+    RegisteredType,
     ResourceEvent,
     ResourceStore,
     RevisionMoved,
@@ -59,7 +61,6 @@ DELETION_POLICY: Final = str(TypeUri(context="resource", name="DeletionPolicy"))
 """The annotation about what a resource describes: `Retain` keeps it, `Force` deletes it although others need it."""
 RETAIN, FORCED = "Retain", "Force"
 DEFAULT_LIMIT: Final = 100
-_CORE: Final = Types()
 RETRIES: Final = 5  # of a batch whose resources others have changed meanwhile
 
 
@@ -133,10 +134,31 @@ class Resources:
     """The `$schema` of each type that has a controller."""
     changed: list[Callable[[], None]] = field(default_factory=list)
     """Called after each commit."""
+    _types: Types | None = None
 
     def types(self) -> Types:
-        """Return the types of the node."""
-        return _CORE
+        """Return the types of the node, which only `add_types` changes."""
+        if self._types is None:
+            with self.store.read() as snapshot:
+                self._types = build_types(snapshot.types())
+        return self._types
+
+    def schemas(self) -> dict[str, Any]:
+        """Return the registered schemas by `$id`."""
+        with self.store.read() as snapshot:
+            return {uri: one for kind in snapshot.types() for uri, one in kind.schemas.items()}
+
+    def add_types(self, subject: Subject, documents: Sequence[Any]) -> Sequence[RegisteredType]:
+        """Register types by their schemas, or replace them; raises `InvalidSchema`, `Forbidden`."""
+        if not subject.is_admin:
+            raise Forbidden(text="only administrators of the node register types")
+        with self.store.transaction() as transaction:
+            added = read_batch(documents, transaction.types(), self.clock.now().ms)
+            for one in added:
+                transaction.save_type(one)
+            types = build_types(transaction.types())
+        self._types = types
+        return added
 
     def apply(self, subject: Subject, batch: Batch) -> tuple[Outcome, ...]:
         """Apply a batch as a whole; return the outcomes in the order of dependencies. Raises `InvalidManifests`."""
@@ -187,7 +209,7 @@ class Resources:
                 ),
             )
             for manifest in manifests
-            if str(manifest.type.uri) not in self.controlled
+            if manifest.type.spec is not None and str(manifest.type.uri) not in self.controlled
         ]
         if problems:
             raise InvalidManifests(problems=tuple(problems))

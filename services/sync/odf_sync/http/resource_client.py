@@ -129,6 +129,11 @@ class ResourceClient:
         )
         return reply
 
+    def add_types(self, request: pb.AddResourceTypesRequest) -> pb.ListResourceTypesReply:
+        """Register types; raises `ResourceProblem`."""
+        reply: pb.ListResourceTypesReply = self._call(self._stub.AddResourceTypes, request)
+        return reply
+
     def run_flow(self, request: pb.FlowRunsRequest) -> list[Json]:
         """Start runs of a flow, and return them; raises `ResourceProblem`."""
         return [json.loads(run) for run in self._call(self._flows.RunFlow, request).runs]

@@ -11,8 +11,8 @@ import grpc
 from aiohttp import web
 
 from odf_common.proto.odf.node.v1 import resources_pb2 as pb
-from odf_common.resources.registry import PATH_CONTEXTS, ResourceType, Types
-from odf_common.resources.scalar_formats import VERSION_PATTERN
+from odf_common.resources.registry import CORE_TYPES, ResourceType
+from odf_common.resources.scalar_formats import VERSION_PATTERN, TypeUri
 from odf_sync.access.rules import Caller, Scope
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import Endpoint, caller_of
@@ -38,7 +38,7 @@ TYPE: Final = "/{context}/{version}/{type}"
 ONE: Final = TYPE + "/{ref}"
 RUNS: Final = "/flow/v1alpha1/flow/{ref}/runs"
 PATTERNS: Final = {
-    "context": "|".join(sorted(PATH_CONTEXTS)),
+    "context": "[a-z][a-z0-9]*",  # also those of registered types
     "version": VERSION_PATTERN,
     "type": "[a-z0-9]+",
 }
@@ -57,11 +57,20 @@ def answering(handler: Callable[["ResourceRoutes", web.Request], Awaitable[web.S
     @wraps(handler)
     async def answer(self: "ResourceRoutes", request: web.Request) -> web.StreamResponse:
         try:
+            await self.learn_types(request)
             return await handler(self, request)
         except ResourceProblem as problem:
             return problem.response()
 
     return answer
+
+
+def _type_key(uri: TypeUri) -> tuple[str, str, str]:
+    return uri.context, uri.version, uri.name.lower()
+
+
+def _path_key(request: web.Request) -> tuple[str, str, str]:
+    return request.match_info["context"], request.match_info["version"], request.match_info["type"]
 
 
 class ResourceRoutes:
@@ -70,7 +79,7 @@ class ResourceRoutes:
     def __init__(self, client: ResourceClient, authorizer: Authorizer) -> None:
         """Act on behalf of the callers that `authorizer` knows."""
         self._client, self._authorizer = client, authorizer
-        self._types = Types()
+        self._types = {_type_key(kind.uri): kind for kind in CORE_TYPES}
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the endpoints."""
@@ -113,6 +122,7 @@ class ResourceRoutes:
         return (
             ("POST", RESOURCE + "/apply", self.apply, "Applies a batch of manifests.", applying, changed),
             ("GET", RESOURCE + "/types", self.types, "The types of resources.", {}, (*REFUSALS, 200)),
+            ("POST", RESOURCE + "/types", self.add_types, "Registers types by schemas.", {}, (*CHANGES, 201)),
             (
                 "GET",
                 TYPE,
@@ -175,9 +185,22 @@ class ResourceRoutes:
         """Return the types that the node knows."""
         reply = await asyncio.to_thread(self._client.types)
         items = [
-            {"schema": one.schema, "shortName": one.short_name, "about": one.about} for one in reply.types
+            {"schema": one.schema, "shortName": one.short_name, "about": one.about}
+            for one in reply.types
+            if one.short_name
         ]
         return answer_with(request, {"items": items})
+
+    @answering
+    async def add_types(self, request: web.Request) -> web.StreamResponse:
+        """Register types by their schemas."""
+        call = pb.AddResourceTypesRequest(
+            subject=self.subject_of(request, is_writing=True),
+            files=[pb.ManifestFile(text=await body_of(request))],
+        )
+        reply = await asyncio.to_thread(self._client.add_types, call)
+        items = [{"schema": one.schema, "shortName": one.short_name} for one in reply.types]
+        return answer_with(request, {"items": items}, status=201)
 
     @answering
     async def find(self, request: web.Request) -> web.StreamResponse:
@@ -352,13 +375,21 @@ class ResourceRoutes:
         return response
 
     def _kind(self, request: web.Request) -> ResourceType:
-        context, version, name = (request.match_info[key] for key in ("context", "version", "type"))
-        for kind in self._types:
-            uri = kind.uri
-            if (uri.context, uri.version, uri.name.lower()) == (context, version, name):
-                return kind
+        context, version, name = key = _path_key(request)
+        if key in self._types:
+            return self._types[key]
         text = f"/{context}/{version}/{name} is no type of resources; see {RESOURCE}/types"
         raise ResourceProblem(status=404, error="UnknownType", text=text)
+
+    async def learn_types(self, request: web.Request) -> None:
+        """Ask the coordinator for the types that were registered, if the path names an unknown one."""
+        if "type" not in request.match_info or _path_key(request) in self._types:
+            return
+        for one in (await asyncio.to_thread(self._client.types)).types:
+            uri = TypeUri.parse(one.schema)
+            if one.short_name:
+                kind = ResourceType(uri=uri, about=one.about, short_name=one.short_name)
+                self._types.setdefault(_type_key(uri), kind)
 
     def _resource_ref(self, request: web.Request, *, is_writing: bool = False) -> pb.GetResourceRequest:
         return pb.GetResourceRequest(

@@ -1,14 +1,18 @@
 """The schemas of resources by the end of their `$id`, so that editors complete manifests (RFC-018)."""
 
+import asyncio
 import hashlib
+import json
 import re
+from contextlib import suppress
 from typing import Final
 
 from aiohttp import hdrs, web
 
-from odf_common.codec.json_schema import schema_text
-from odf_common.resources.resource_schemas import schemas_by_name
+from odf_common.codec.json_schema import Schema, schema_text
+from odf_common.resources.resource_schemas import schema_name, schemas_by_name
 from odf_sync.http.endpoints import Endpoint
+from odf_sync.http.resource_client import ResourceClient, ResourceProblem
 
 SCHEMAS: Final = "/schemas/{context}/{version}/{name}"
 SCHEMA_JSON: Final = "application/schema+json"
@@ -17,7 +21,11 @@ _SUFFIX: Final = re.compile(r"\.json$")
 
 
 class SchemaRoutes:
-    """Serves schemas; they are public and contain nothing of the node."""
+    """Serves schemas; they are public: those of the specification, and those that were registered."""
+
+    def __init__(self, client: ResourceClient | None = None) -> None:
+        """Ask a coordinator for what was registered; None: there is none."""
+        self._client = client
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the endpoint."""
@@ -35,7 +43,8 @@ class SchemaRoutes:
     async def get(self, request: web.Request) -> web.Response:
         """Return a schema."""
         context, version, name = (request.match_info[key] for key in ("context", "version", "name"))
-        schema = schemas_by_name().get(f"{context}/{version}/{_SUFFIX.sub('', name)}")
+        wanted = f"{context}/{version}/{_SUFFIX.sub('', name)}"
+        schema = schemas_by_name().get(wanted) or await asyncio.to_thread(self._registered, wanted)
         if schema is None:
             text = f"no schema {context}/{version}/{name}; `odf schema` lists them"
             return web.json_response({"message": text}, status=404)
@@ -45,3 +54,14 @@ class SchemaRoutes:
         if etag in request.headers.get(hdrs.IF_NONE_MATCH, ""):
             return web.Response(status=304, headers=headers)
         return web.Response(body=body, content_type=SCHEMA_JSON, headers=headers)
+
+    def _registered(self, wanted: str) -> Schema | None:
+        """Return a schema that was registered; None if the coordinator knows none, or does not answer."""
+        if self._client is None:
+            return None
+        with suppress(ResourceProblem):
+            for one in self._client.types().types:
+                if one.json_schema and schema_name(one.schema) == wanted:
+                    schema: Schema = json.loads(one.json_schema)
+                    return schema
+        return None

@@ -212,7 +212,7 @@ def endpoints(
             public_url=settings.public_url,
         ),
         ReadRoutes(datasets),
-        SchemaRoutes(),
+        SchemaRoutes(peers.resources),
         resources,
         GraphqlRoutes(peers.resources, resources.subject_of),
     )
