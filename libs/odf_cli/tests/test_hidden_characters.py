@@ -114,7 +114,7 @@ COMMANDS: Final = {
     "block decode": ("{encoded}",),
     "apply": ("-f {resource}", "-f {resource} --dry-run", "-f {resource} --wait"),
     "diff": ("-f {resource}",),
-    "get": ("a", "a b", "--all"),
+    "get": ("a", "a b", "--all", "a --watch"),
     "history": ("a:b",),
     "reconcile": ("a:b",),
     "types": ("",),
