@@ -117,7 +117,7 @@ COMMANDS: Final = {
     "get": ("a", "a b", "--all", "a --watch"),
     "history": ("a:b",),
     "reconcile": ("a:b",),
-    "types": ("",),
+    "types add": ("{resource}",),
     "secret rotate": ("",),
     "flow run": ("a",),
     "flow runs": ("a",),
