@@ -11,7 +11,7 @@ import click
 
 from odf_cli import clients
 from odf_cli.exit_codes import ExitCode
-from odf_cli.output import output_option, print_object, print_rows, print_text, remark
+from odf_cli.output import echo, output_option, print_object, print_rows, print_text, remark
 from odf_cli.resource_requests import POLL_SECONDS, reason, resource_request, resource_row, seconds_of
 from odf_cli.suggestions import CommandGroup
 from odf_cli.user_input import fetch
@@ -24,6 +24,7 @@ SUFFIXES: Final = (".yaml", ".yml", ".json")
 SETTLED: Final = ("Ready", "Failed")
 WAIT_SECONDS: Final = 30.0
 PAGE: Final = 1000
+WATCH_WIDTHS: Final = (18, 16, 24, 12, 11, 10, 0)  # of the kind of an event, and of COLUMNS
 COLUMNS: Final = ("type", "name", "account", "phase", "generation", "age")
 
 
@@ -388,6 +389,11 @@ def _watch(type_name: str, name: str, output: str) -> None:
                 continue
             if output == "table":
                 row = resource_row(document)
-                print_text("  ".join([event.kind, *(str(row[column]) for column in COLUMNS)]))
+                cells = (event.kind, *(str(row[column]) for column in COLUMNS))
+                echo(
+                    "  ".join(
+                        cell.ljust(width) for cell, width in zip(cells, WATCH_WIDTHS, strict=True)
+                    ).rstrip()
+                )
             else:
-                print_text(json.dumps(document, ensure_ascii=False))
+                echo(json.dumps(document))

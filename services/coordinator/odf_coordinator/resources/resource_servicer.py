@@ -35,6 +35,7 @@ from odf_coordinator.resources.watch import Watch
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["Resources"].full_name
 FROM_NOW: Final = -1
+WATCHING: Final = "odf-watching"
 
 
 class ResourceServicer(ResourcesServicer):
@@ -165,6 +166,8 @@ class ResourceServicer(ResourcesServicer):
         types = frozenset(self._type(name) for name in request.types)
         start = None if request.position == FROM_NOW else Position(request.position)
         subject = subject_of(request.subject)
+        self._watch.require_known(start)
+        context.send_initial_metadata(((WATCHING, "1"),))  # the client learns that the position is known
         for event, resource in self._watch.changes(start, context.is_active):
             if resource is not None and types and resource.type not in types:
                 continue

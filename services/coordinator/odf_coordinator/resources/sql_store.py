@@ -28,6 +28,7 @@ from odf_coordinator.resources.sql_tables import (
     Values,
     canonical_json,
     event_values,
+    json_text,
     label_values,
     name_key,
     reference_values,
@@ -83,12 +84,12 @@ class SqlTransaction(SqlSnapshot):
         return saved
 
     def rewrite(self, resource: StoredResource) -> None:
-        self._update(resource, document=canonical_json(resource.document))
+        self._update(resource, document=json_text(resource.document))
         self.has_erased = True
 
     def rewrite_payload(self, event: ResourceEvent) -> None:
         is_event = EVENTS.c.position == event.position
-        self.connection.execute(update(EVENTS).where(is_event).values(payload=canonical_json(event.payload)))
+        self.connection.execute(update(EVENTS).where(is_event).values(payload=json_text(event.payload)))
         self.has_erased = True
 
     def remove(self, resource: StoredResource, now_ms: int) -> None:

@@ -134,6 +134,11 @@ Values = dict[str, Any]  # of a row, by column
 _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+def json_text(value: Json) -> str:
+    """Return JSON text with keys in the order of the value; in ASCII, as `canonical_json`."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
 def canonical_json(value: Json) -> str:
     """Return JSON text that is the same for equal values; in ASCII, since PostgreSQL has no NUL and no surrogates."""
     return _ENCODER.encode(value)
@@ -173,7 +178,7 @@ def resource_values(resource: StoredResource) -> Values:
     return values | {
         "scope": scope_of(resource),
         "name_key": name_key(resource.name),
-        "document": canonical_json(resource.document),
+        "document": json_text(resource.document),
         "labels": canonical_json(resource.labels),
         "finalizers": canonical_json(resource.finalizers),
         "removed_ms": None,
@@ -207,7 +212,7 @@ def event_values(event: NewEvent, resource: StoredResource, sequence: int, posit
         "generation": resource.generation,
         "subject": event.subject,
         "time_ms": event.time_ms,
-        "payload": canonical_json(event.payload),
+        "payload": json_text(event.payload),
     }
 
 

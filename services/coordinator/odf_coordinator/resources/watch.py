@@ -61,6 +61,12 @@ class Watch:
             self._commits += 1
             self._changed.notify_all()
 
+    def require_known(self, position: Position | None) -> None:
+        """Raise `PositionUnknown` unless all changes after a position can be read."""
+        if position is not None:
+            with self._store.read() as snapshot:
+                snapshot.events_after(position, 1)
+
     def changes(
         self, start: Position | None, is_wanted: Callable[[], bool]
     ) -> Iterator[tuple[ResourceEvent, StoredResource | None]]:

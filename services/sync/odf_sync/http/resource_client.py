@@ -34,6 +34,7 @@ STATUSES: Final = {
     "ResourceInUse": 409,
     "NoSuchTarget": 409,
     "RevisionMoved": 409,
+    "PositionUnknown": 410,
     "PreconditionFailed": 412,
     "TooLarge": 413,
     "UnsupportedMediaType": 415,
@@ -150,9 +151,12 @@ class ResourceClient:
             raise _problem(error) from error
 
     def watch(self, request: pb.WatchResourcesRequest) -> "Watched":
-        """Return a stream of changes, which has to be cancelled."""
-        call: Watched = self._stub.WatchResources(request)
-        return call
+        """Return a stream of changes, which has to be cancelled; raises `ResourceProblem` if it cannot begin."""
+        call: Any = self._stub.WatchResources(request)
+        if not call.initial_metadata():  # it was refused
+            raise _problem(call)
+        watched: Watched = call
+        return watched
 
     def _call(self, method: Method, request: object) -> Any:
         try:

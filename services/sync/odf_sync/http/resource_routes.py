@@ -33,6 +33,7 @@ from odf_sync.http.resource_documents import (
 
 EVENT_STREAM: Final = "text/event-stream"
 PING_SECONDS: Final = 15.0
+MAX_POSITION_DIGITS: Final = 18  # of a number of 64 bits
 _BODIES: Final = {"POST": JSON, "PUT": JSON, "PATCH": JSON_MERGE_PATCH}
 TYPE: Final = "/{context}/{version}/{type}"
 ONE: Final = TYPE + "/{ref}"
@@ -80,6 +81,7 @@ class ResourceRoutes:
         """Act on behalf of the callers that `authorizer` knows."""
         self._client, self._authorizer = client, authorizer
         self._types = {_type_key(kind.uri): kind for kind in CORE_TYPES}
+        self._watched: set[Any] = set()
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the endpoints."""
@@ -98,6 +100,7 @@ class ResourceRoutes:
             body=body,
             other_bodies=(YAML,) if body == JSON else (),
             statuses=statuses,
+            on_shutdown=self._end_streams if handler == self.find else None,
             other_media_types=(YAML, EVENT_STREAM) if handler == self.find else (YAML,),
             refusal_media_types=(PROBLEM_TYPE, JSON, "text/plain"),
         )
@@ -354,15 +357,20 @@ class ResourceRoutes:
         (result,) = await asyncio.to_thread(self._client.apply, call)
         return result
 
+    async def _end_streams(self, _: web.Application) -> None:
+        for call in [*self._watched]:
+            call.cancel()
+
     async def _watch(self, request: web.Request, kind: ResourceType) -> web.StreamResponse:
         last = request.headers.get("Last-Event-ID", "")
-        call = self._client.watch(
-            pb.WatchResourcesRequest(
-                subject=self.subject_of(request),
-                types=[str(kind.uri)],
-                position=int(last) if last.isdecimal() else -1,
-            )
+        if len(last) > MAX_POSITION_DIGITS or (last and not last.isdecimal()):
+            text = f"Last-Event-ID: expected the id of an event, got {last[:MAX_POSITION_DIGITS]}"
+            raise ResourceProblem(status=400, error="InvalidInput", text=text)
+        wanted = pb.WatchResourcesRequest(
+            subject=self.subject_of(request), types=[str(kind.uri)], position=int(last or -1)
         )
+        call: Any = await asyncio.to_thread(self._client.watch, wanted)
+        self._watched.add(call)
         response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM, "Cache-Control": "no-store"})
         await response.prepare(request)
         try:
@@ -371,7 +379,8 @@ class ResourceRoutes:
                 text = f"id: {event.position}\nevent: {event.kind}\ndata: {data}\n\n" if event.id else ":\n\n"
                 await response.write(text.encode())
         finally:
-            call.cancel()  # type: ignore[attr-defined]  # a call is also an iterator
+            self._watched.discard(call)
+            call.cancel()
         return response
 
     def _kind(self, request: web.Request) -> ResourceType:
