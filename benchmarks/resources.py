@@ -23,7 +23,7 @@ from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.resources.registry import SOURCE, VARIABLE_SET
 from odf_common.service.reconcile_loop import ReconcileLoop
 from odf_coordinator.resources.attempts import Attempts
-from odf_coordinator.resources.controllers import LocalStore, ValueSets
+from odf_coordinator.resources.controllers import LocalStore, PlainResources
 from odf_coordinator.resources.store import Query
 from odf_coordinator.resources.use_cases import Resources
 from odf_coordinator.resources.watch import Watch
@@ -103,7 +103,7 @@ def _reconciling(resources: Resources) -> Iterator[None]:
     watch = Watch(resources.store)
     resources.changed[:] = [watch.notify]
     attempts = Attempts(store=resources.store, clock=SYSTEM_CLOCK, changed=watch.notify)
-    controllers = {str(kind.uri): ValueSets() for kind in (VARIABLE_SET, SOURCE)}
+    controllers = {str(kind.uri): PlainResources() for kind in (VARIABLE_SET, SOURCE)}
     loop = ReconcileLoop(LocalStore(resources.store, attempts, watch, resources.types), controllers)
     stop = threading.Event()
     thread = threading.Thread(target=loop.run, args=(stop,))
