@@ -11,6 +11,7 @@ from aiohttp import hdrs, web
 
 from odf_common.codec.json_schema import Schema, schema_text
 from odf_common.resources.resource_schemas import schema_name, schemas_by_name
+from odf_common.resources.scalar_formats import VERSION_PATTERN
 from odf_sync.http.endpoints import Endpoint
 from odf_sync.http.resource_client import ResourceClient, ResourceProblem
 
@@ -33,6 +34,7 @@ class SchemaRoutes:
             Endpoint(
                 method="GET",
                 path=SCHEMAS,
+                patterns={"version": f"v0|{VERSION_PATTERN}"},  # no name of a dataset
                 handler=self.get,
                 summary="The JSON Schema of a type of resource or of a part, also with the suffix `.json`.",
                 statuses=(200, 304, 404),
