@@ -124,7 +124,7 @@ def test_a_killed_redis_changes_nothing(story: Story, node: EmbeddedNode) -> Non
     topics = [story.topic(name) for name in ("killed.redis", "killed.redis.ledger")]
     old, sender = None, Sender(node)
     for first in range(0, 600, 60):
-        if first in (120, 360) and node.pid("redis") is not None:
+        if first in (120, 360) and node.pid("redis") not in (None, old):
             old = node.kill("redis")
         for topic in topics:
             sender.send(topic, [json.dumps(row).encode() for row in some(first, 60)])
