@@ -230,7 +230,7 @@ def _servicer(  # noqa: PLR0913, PLR0917 - the parts of one value
         preparer=preparer,
         drains=Drains(SourceTopics(env.topics, env.blobs), queues, owned, reader),
         poller=poller,
-        resource_source=sources.polled,
+        resource_source=sources.polled_source,
         schedule=schedule,
         owned=owned,
         rejecting=RejectPolicy(env.bus, env.blobs, partial(_name_of, env.catalog)),

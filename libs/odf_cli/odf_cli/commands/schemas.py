@@ -81,7 +81,7 @@ def _facts(field: FieldExplanation) -> list[str]:
     return [
         field.type,
         *(["required"] if field.is_required else []),
-        *([f"default {_shown(field.default)}"] if field.default is not None else []),
+        *([f"default {_as_text(field.default)}"] if field.default is not None else []),
         *([f"one of {', '.join(field.choices)}"] if field.choices else []),
         *([f"only {', '.join(field.kinds)}"] if field.kinds else []),
     ]
@@ -92,5 +92,5 @@ def _row(field: FieldExplanation) -> dict[str, object]:
     return {"field": field.name, "type": kind, "facts": "; ".join(facts), "about": field.about}
 
 
-def _shown(value: object) -> str:
+def _as_text(value: object) -> str:
     return repr(value) if isinstance(value, str) else str(value).lower()

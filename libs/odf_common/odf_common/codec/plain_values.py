@@ -368,12 +368,12 @@ def _leaf(shape: Leaf, plain: object, where: str) -> Any:
         case Text():
             return _text(plain, where)
         case Spelled(read=read):
-            return _spelled(read, plain, where)
+            return _read_spelled(read, plain, where)
         case Bytes() | TimestampShape():
             return _parse(shape, plain, where)
 
 
-def _spelled(read: Callable[[object], object], plain: object, where: str) -> Any:
+def _read_spelled(read: Callable[[object], object], plain: object, where: str) -> Any:
     try:
         return read(plain)
     except InvalidInput as error:

@@ -122,7 +122,7 @@ class _Documents:
     def _shape(self, shape: Shape, form: str) -> Schema:
         match shape:
             case Spelled():
-                return self._spelled(shape, form)
+                return self._spelled_schema(shape, form)
             case TableShape(of=of):
                 return self._part(of.__name__, shape, form, lambda form: self._table(of, form))
             case OneOf():
@@ -132,7 +132,7 @@ class _Documents:
             case Vector(of=inner):
                 return {"type": "array", "items": self._shape(inner, form)}
             case MapOf(of=Spelled(name=name) as inner):
-                item = self._spelled(inner, form)
+                item = self._spelled_schema(inner, form)
                 return self._add(item["$ref"] + "s", lambda: describe(_map(item), f"{name}s by name."))
             case MapOf(of=inner):
                 return _map(self._shape(inner, form))
@@ -146,7 +146,7 @@ class _Documents:
             return self._add(uri, lambda: make(""))
         return self._add(uri + form, lambda: {"canonicalType": uri, **make(form)})
 
-    def _spelled(self, shape: Spelled, form: str) -> Schema:
+    def _spelled_schema(self, shape: Spelled, form: str) -> Schema:
         if shape.name in _SCALARS:
             return dict(_SCALARS[shape.name])
         if shape.name.islower():

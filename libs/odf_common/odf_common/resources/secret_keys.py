@@ -68,7 +68,7 @@ class SecretKeys:
         """Return the JWK set with private keys: only for a file of the node's user."""
         return json.dumps({"keys": [key.as_dict(private=True) for key in self.keys]}, indent=2) + "\n"
 
-    def rotated(self) -> Self:
+    def with_new_keys(self) -> Self:
         """Return these keys and a new one of each type, which is current from then on."""
         return type(self)((*type(self).new().keys, *self.keys))
 

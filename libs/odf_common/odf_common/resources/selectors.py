@@ -105,7 +105,7 @@ class Selector:
         if isinstance(value, str):
             kind, rest = split_type(value)
             if kind is None:
-                raise _unexpected(value, "Dataset:[account/]pattern, with a type")
+                raise _malformed_selector(value, "Dataset:[account/]pattern, with a type")
             return cls._from_string(rest, _require_type(kind, lookup))
         fields = _require_fields(value, ("type", "account", "id", "name", "labels"))
         if not isinstance(fields.get("type"), str):
@@ -118,7 +118,7 @@ class Selector:
         if isinstance(value, str):
             kind, rest = split_type(value)
             if kind is not None and _require_type(kind, lookup) != DATASET_TYPE.identity:
-                raise _unexpected(value, "[Dataset:][account/]pattern")
+                raise _malformed_selector(value, "[Dataset:][account/]pattern")
             return cls._from_string(rest, DATASET_TYPE.identity)
         fields = _require_fields(value, ("account", "id", "name", "labels", "kind"))
         return cls._from_object(fields, DATASET_TYPE.identity, lookup)
@@ -234,5 +234,5 @@ def _require_text(fields: Mapping[str, object], name: str) -> str:
     return text
 
 
-def _unexpected(text: str, form: str) -> InvalidInput:
+def _malformed_selector(text: str, form: str) -> InvalidInput:
     return InvalidInput(text=f"{text!r} is not a selector; expected {form}")

@@ -46,7 +46,7 @@ def keys() -> SecretKeys:
 
 @cache
 def newer_keys() -> SecretKeys:
-    return keys().rotated()
+    return keys().with_new_keys()
 
 
 def at(name: str = "pw", resource: str = "5c5e0d29-f2b5-4d4c-a7f5-9a5a2a4f5f8d") -> SecretPlace:

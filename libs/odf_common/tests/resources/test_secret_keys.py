@@ -31,7 +31,7 @@ def test_keys_are_what_they_were_after_they_were_written() -> None:
 
 
 def test_only_current_public_keys_are_published_the_preferred_one_first() -> None:
-    newer = keys().rotated()
+    newer = keys().with_new_keys()
     published = newer.public()["keys"]
     assert [(key["kty"], key["use"], key["alg"], key["kid"]) for key in published] == [
         ("EC", "enc", "ECDH-ES+A256KW", newer.of_type(ECKey)[0].kid),
@@ -41,7 +41,7 @@ def test_only_current_public_keys_are_published_the_preferred_one_first() -> Non
 
 
 def test_a_rotation_adds_current_keys_and_keeps_the_others() -> None:
-    newer = keys().rotated()
+    newer = keys().with_new_keys()
     assert newer.keys[3:] == keys().keys
     assert len({key.kid for key in newer.keys}) == 6
     assert SecretKeys.parse(newer.text()).keys[0].kid == newer.of_type(OctKey)[0].kid != keys().keys[0].kid

@@ -96,7 +96,7 @@ class DatasetController:
         if entry is not None and entry.alias != declared.alias:
             self.names.rename(str(declared.dataset), declared.alias)
         with locate_in_spec():
-            snapshot = self._resolved(declared)
+            snapshot = self._resolve_inputs(declared)
             key = self._key(declared) if entry is None else generate()
             draft = Draft(written=None, snapshot=snapshot, dataset_id=declared.dataset, key=key)
             handle = self.creator.put(draft)
@@ -131,7 +131,7 @@ class DatasetController:
     def _is_unread(self, dataset: DatasetId) -> bool:
         return not self._datasets.dependants(dataset)
 
-    def _resolved(self, declared: Declared) -> DatasetSnapshot:
+    def _resolve_inputs(self, declared: Declared) -> DatasetSnapshot:
         """Return the snapshot with the ids of inputs, which keep the names as written as their aliases."""
         snapshot = snapshot_of(declared.spec, declared.alias)
         events = tuple(

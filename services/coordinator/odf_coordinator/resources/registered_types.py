@@ -69,7 +69,7 @@ def read_batch(
     """Return the types of a batch; raises `InvalidSchema`."""
     if not 1 <= len(documents) <= MAX_DOCUMENTS:
         raise InvalidSchema(text=f"expected 1 to {MAX_DOCUMENTS} schemas, got {len(documents)}")
-    batch = {str(_uri(document)): _checked(document) for document in documents}
+    batch = {str(_uri(document)): _require_schema(document) for document in documents}
     if len(batch) < len(documents):
         raise InvalidSchema(text="two schemas of the batch have the same `$id`")
     every = _Documents({**resource_schemas(), **_known_documents(known), **batch})
@@ -145,7 +145,7 @@ def _uri(document: Any) -> TypeUri:
     return uri
 
 
-def _checked(document: Any) -> Schema:
+def _require_schema(document: Any) -> Schema:
     uri = str(document["$id"])
     if document.get("$schema", DIALECT) not in _DIALECTS:
         raise InvalidSchema(where=uri, text=f"expected the dialect {DIALECT}, got {document['$schema']!r}")
@@ -190,7 +190,7 @@ def _require_bounded(documents: Mapping[str, Schema], uri: str) -> None:
         if id(schema) in within:
             raise InvalidSchema(where=uri, text="the schema refers to itself for the same value")
         if id(schema) not in costs:
-            inner = [*_applied(schema, document, documents)]
+            inner = [*_subschemas_in_place(schema, document, documents)]
             total = 1 + sum(cost(one, of, (*within, id(schema))) for one, of in inner)
             if total > MAX_STEPS:
                 text = f"one value would be checked by more than {count_of(MAX_STEPS, 'schema')}"
@@ -202,7 +202,7 @@ def _require_bounded(documents: Mapping[str, Schema], uri: str) -> None:
         cost(schema, documents[uri], ())
 
 
-def _applied(
+def _subschemas_in_place(
     schema: Mapping[str, Any], document: Schema, documents: Mapping[str, Schema]
 ) -> Iterator[tuple[Any, Schema]]:
     """Yield the schemas that are applied to the same value, with their documents."""

@@ -60,7 +60,7 @@ class SourceController:
     def finalize(self, resource: Json) -> None:
         """Do nothing: positions are in the chains of datasets."""
 
-    def polled(self, resource: Json) -> PolledSource:
+    def polled_source(self, resource: Json) -> PolledSource:
         """Return a source with the values that its sets have now; raises as `reconcile`."""
         account = resource["headers"]["account"]["name"]
         self._require_allowed(polling_definition(source_spec(resource)), account)

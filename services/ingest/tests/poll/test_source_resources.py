@@ -72,7 +72,7 @@ def a_controller(*, read: Any = a_set, is_multi_tenant: bool = True) -> SourceCo
 
 
 def test_a_source_is_polled_with_the_values_of_its_sets_and_masks_the_secret_ones() -> None:
-    polled = a_controller().polled(a_source())
+    polled = a_controller().polled_source(a_source())
     step, secrets = polled.fill(polled.definition.fetch)
     assert isinstance(step, FetchStepUrl)
     assert step.headers is not None
@@ -84,14 +84,14 @@ def test_a_source_is_polled_with_the_values_of_its_sets_and_masks_the_secret_one
 
 def test_a_chain_knows_a_source_by_its_id_or_by_the_name_that_it_had_there() -> None:
     source = a_source()
-    assert a_controller().polled(source).name == source["headers"]["id"]
+    assert a_controller().polled_source(source).name == source["headers"]["id"]
     source["headers"]["annotations"]["legacySourceName"] = "default"
-    assert a_controller().polled(source).name == "default"
+    assert a_controller().polled_source(source).name == "default"
 
 
 def test_a_path_leads_into_a_value_that_is_json() -> None:
     config = {"token": handle("SecretSet", "Tok.en"), "day": handle("VariableSet", "db.port")}
-    polled = a_controller().polled(a_source(config=config))
+    polled = a_controller().polled_source(a_source(config=config))
     step, _ = polled.fill(polled.definition.fetch)
     assert isinstance(step, FetchStepUrl)
     assert step.url == "https://example.org/5113.csv"

@@ -113,7 +113,9 @@ class Operations:
         """Return on whose behalf the request acts; raises `ResourceProblem`."""
         return self._subject_of(self._request, is_writing=is_writing)
 
-    def wanted(self, ref: ResourceReferenceInput, *, is_writing: bool = False) -> pb.GetResourceRequest:
+    def resource_request(
+        self, ref: ResourceReferenceInput, *, is_writing: bool = False
+    ) -> pb.GetResourceRequest:
         """Return the request for a resource."""
         subject = self.subject(is_writing=is_writing)
         return pb.GetResourceRequest(subject=subject, type=ref.type, ref=ref.ref, account=ref.account)
@@ -171,7 +173,7 @@ class ResourceQueries:
     @strawberry.field(description="One resource; null if it does not exist, or the caller may not see it.")
     async def get(self, info: Info[Any, None], ref: ResourceReferenceInput) -> ResourceDocument | None:
         operations = _operations(info)
-        request = operations.wanted(ref)
+        request = operations.resource_request(ref)
         try:
             return _document(await asyncio.to_thread(operations.client.get, request))
         except ResourceProblem as problem:
@@ -230,7 +232,7 @@ class ResourceMutations:
         operations = _operations(info)
 
         def run() -> ResourceDocument:
-            before = operations.client.get(operations.wanted(ref, is_writing=True))
+            before = operations.client.get(operations.resource_request(ref, is_writing=True))
             manifest = merge_patch(json.loads(before.input), patch)
             request = pb.ApplyResourcesRequest(
                 subject=operations.subject(is_writing=True),
@@ -254,7 +256,7 @@ class ResourceMutations:
             lambda: _document(
                 operations.client.rename(
                     pb.RenameResourceRequest(
-                        resource=operations.wanted(ref, is_writing=True), name=new_name, etag=etag
+                        resource=operations.resource_request(ref, is_writing=True), name=new_name, etag=etag
                     )
                 )
             )
@@ -274,7 +276,7 @@ class ResourceMutations:
             lambda: _document(
                 operations.client.delete(
                     pb.DeleteResourceRequest(
-                        resource=operations.wanted(ref, is_writing=True),
+                        resource=operations.resource_request(ref, is_writing=True),
                         force=force,
                         orphan=cascade == "orphan",
                         etag=etag,
@@ -287,7 +289,7 @@ class ResourceMutations:
     async def reconcile(self, info: Info[Any, None], ref: ResourceReferenceInput) -> ResourceResult:
         operations = _operations(info)
         return await operations.attempt(
-            lambda: _document(operations.client.reconcile(operations.wanted(ref, is_writing=True)))
+            lambda: _document(operations.client.reconcile(operations.resource_request(ref, is_writing=True)))
         )
 
 

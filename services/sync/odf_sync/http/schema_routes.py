@@ -46,7 +46,7 @@ class SchemaRoutes:
         """Return a schema."""
         context, version, name = (request.match_info[key] for key in ("context", "version", "name"))
         wanted = f"{context}/{version}/{_SUFFIX.sub('', name)}"
-        schema = schemas_by_name().get(wanted) or await asyncio.to_thread(self._registered, wanted)
+        schema = schemas_by_name().get(wanted) or await asyncio.to_thread(self._registered_schema, wanted)
         if schema is None:
             text = f"no schema {context}/{version}/{name}; `odf schema` lists them"
             return web.json_response({"message": text}, status=404)
@@ -57,7 +57,7 @@ class SchemaRoutes:
             return web.Response(status=304, headers=headers)
         return web.Response(body=body, content_type=SCHEMA_JSON, headers=headers)
 
-    def _registered(self, wanted: str) -> Schema | None:
+    def _registered_schema(self, wanted: str) -> Schema | None:
         """Return a schema that was registered; None if the coordinator knows none, or does not answer."""
         if self._client is None:
             return None

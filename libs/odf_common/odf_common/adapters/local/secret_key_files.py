@@ -48,7 +48,7 @@ def rotate_secret_keys(home: Path, configured: Path | None = None) -> SecretKeys
     Stored secrets remain encrypted by older keys until they are rewrapped. If several machines have a copy of the file,
     rotate it on one machine, and copy it to the others before that machine uses the new keys.
     """
-    return _replace(home, configured, SecretKeys.rotated)
+    return _replace(home, configured, SecretKeys.with_new_keys)
 
 
 @translating_os_errors

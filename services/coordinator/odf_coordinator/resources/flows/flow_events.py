@@ -93,7 +93,7 @@ def observe_heads(
                 dataset=_event_dataset(dataset),
                 ref=update,
             )
-            yield _observed(event, dataset, depth(dataset.id))
+            yield _observed_event(event, dataset, depth(dataset.id))
 
 
 def _ref_update(before: DatasetHead | None, head: DatasetHead) -> RefUpdate:
@@ -167,10 +167,10 @@ def _event(
         dataset=None if dataset is None else _event_dataset(dataset),
         data=data,
     )
-    return _observed(event, dataset, 0)
+    return _observed_event(event, dataset, 0)
 
 
-def _observed(event: NodeEvent, dataset: StoredResource | None, depth: int) -> ObservedEvent:
+def _observed_event(event: NodeEvent, dataset: StoredResource | None, depth: int) -> ObservedEvent:
     # Also one that is being deleted: selectors match it for its last event.
     candidate = None if dataset is None else replace(documents.selectable(dataset), is_deleted=False)
     return ObservedEvent(plain=event.plain(), dataset=candidate, depth=depth)

@@ -77,11 +77,11 @@ def new_run(
             "depth": cause.depth,
             "requestedAt": str(now),
         }
-        changes.append(_created(flow, f"{flow.name}.{number}.{n}", task, details, now))
+        changes.append(_new_task(flow, f"{flow.name}.{number}.{n}", task, details, now))
     return changes
 
 
-def _created(flow: StoredResource, name: str, task: Json, details: Json, now: Timestamp) -> Change:
+def _new_task(flow: StoredResource, name: str, task: Json, details: Json, now: Timestamp) -> Change:
     id_, headers = new_id(), flow.document["headers"]
     owner = {"type": _type_name(flow), "id": flow.id, "name": flow.name}
     labels = {"flow": flow.id, "target": details["target"]["id"]}
