@@ -2,7 +2,9 @@
 
 import json
 import time
+from http import HTTPStatus
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -57,7 +59,12 @@ class Datasets:
         found: dict[str, Any] = {}
 
         def look() -> bool:
-            found.update(self.http("GET", ref))
+            try:
+                found.update(self.http("GET", ref))
+            except HTTPError as error:
+                if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+                    raise
+                return False  # sync has not reached the restarted coordinator again
             status = found["status"]
             is_observed = status.get("observedGeneration") == found["headers"]["generation"]
             return bool(is_observed and status["phase"] == phase)
