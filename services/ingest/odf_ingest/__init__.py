@@ -1,1 +1,1 @@
-"""Brings records into root datasets: fetch, prepare, read, merge, propose."""
+"""Ingests records into root datasets: fetches, reads, prepares and merges them, and proposes blocks."""

@@ -1,8 +1,8 @@
-"""Settles accepted pushes: per dataset one at a time, in the order of acceptance, each committed or refused.
+"""Settles accepted pushes: each is committed or refused, one at a time per dataset, in the order of acceptance.
 
-Receipts are durable: `accepted/<dataset>/<id>.json`, and until it is settled the batch itself. The batch is stored
-first, as `<number>-<id>.batch`; the receipt makes it count. Numbers are the order of acceptance. A settled receipt is
-kept for a week, so that a repeated push finds it.
+Receipts are durable files, `accepted/<dataset>/<id>.json`. The batch of a push is stored first, as
+`<number>-<id>.batch`; then the receipt, which makes it accepted. Numbers show the order of acceptance. When a push is
+settled, its batch is deleted; its receipt is kept for a week, so that a repeated push finds it.
 """
 
 import hashlib
@@ -65,7 +65,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """An accepted push; `state` and the fields after it are its outcome."""
+    """The receipt of an accepted push; `state` and the fields after it are the outcome."""
 
     id: str
     source: str
@@ -73,19 +73,19 @@ class Receipt:
     is_key_generated: bool
     input_format: str
     event_time: str
-    """RFC 3339; for records without one."""
+    """The event time of records that have none (RFC 3339)."""
     digest: str
     """The digest of the batch, as in the source state."""
     size: int
-    """Bytes of the batch."""
+    """Size of the batch in bytes."""
     accepted_at: int
-    """Milliseconds since the epoch."""
+    """Time of acceptance in milliseconds since the epoch."""
     state: State = State.ACCEPTED
     head: str = ""
     records: int | None = None
-    """Appended records; None if unknown: a kill came between the commit and the receipt."""
+    """Number of appended records; None if it is unknown, because the process was killed after the commit."""
     rejected: int = 0
-    """Rows that became dead letters; 0 after a kill, as above."""
+    """Number of rows that became dead letters; 0 if it is unknown, as for `records`."""
     rejected_reason: str = ""
     """The reason of the first rejected row."""
     code: str = ""
@@ -106,26 +106,26 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingPush:
-    """A push to settle, and its batch."""
+    """A push that is not settled yet, and the file with its batch."""
 
     receipt: Receipt
     batch: Path
 
 
 def id_of(dataset: DatasetId, source: str, key: str) -> str:
-    """Return the id of a push: the same for the same key."""
+    """Return the id of a push; pushes with the same key have the same id."""
     return hashlib.blake2b("\0".join((str(dataset), source, key)).encode(), digest_size=16).hexdigest()
 
 
 @guarded_methods
 class Receipts:
-    """The receipts in a home; several processes may use them."""
+    """The receipts in a node's home folder, which several processes may use."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / FOLDER
 
     def find(self, dataset: DatasetId, id_: str) -> Receipt | None:
-        """Return a receipt; None if it does not exist; raises `InvalidInput` unless `id_` is a valid id."""
+        """Return a receipt; None if it does not exist. Raises `InvalidInput` unless `id_` is a valid id."""
         if _ID.fullmatch(id_) is None:
             raise InvalidInput(text=f"not a receipt: {id_[:64]!r}")
         file = self._folder_of(dataset) / f"{id_}{_RECEIPT}"
@@ -138,10 +138,10 @@ class Receipts:
             raise Damaged(file=name, why=f"it is not a receipt: {error}") from error
 
     def accept(self, dataset: DatasetId, receipt: Receipt, batch: Path) -> Receipt:
-        """Store the receipt and its batch durably, or return the receipt of the same push.
+        """Store the receipt and its batch durably and return the receipt, or that of an earlier push with the same key.
 
-        `batch` stays where it is. A refused push leaves its key free. Raises `KeyReused` if the key came with other
-        content, `TooManyPending`.
+        The file `batch` is not moved. The key of a refused push may be used again. Raises `KeyReused` if the key was
+        used with other content, and `TooManyPending`.
         """
         folder = self._folder_of(dataset)
         with durable.lock_file(folder / _LOCK):
@@ -166,7 +166,7 @@ class Receipts:
         return receipt
 
     def pending(self, dataset: DatasetId) -> Sequence[PendingPush]:
-        """Return the pushes to settle, in the order of acceptance; for the process that holds `working`."""
+        """Return the pushes to settle, in the order of acceptance. The caller must hold `working`."""
         folder = self._folder_of(dataset)
         pushes = []
         with durable.lock_file(folder / _LOCK):
@@ -188,7 +188,7 @@ class Receipts:
 
     @contextmanager
     def working(self, dataset: DatasetId) -> Iterator[bool]:
-        """Hold the lock under which a dataset's pushes are committed; yields False if another process has it."""
+        """Hold the lock for settling a dataset's pushes in the `with` block; yield False if another process has it."""
         with translate_os_errors():  # the class guards no entry into a context
             handle = try_lock(self._folder_of(dataset) / _WORKER, os.O_CREAT)
         try:
@@ -198,7 +198,7 @@ class Receipts:
                 os.close(handle)
 
     def datasets(self) -> Sequence[DatasetId]:
-        """Return the datasets with a push to settle."""
+        """Return the datasets that have pushes to settle."""
         return [dataset for dataset in self._all() if self._batches(self._folder_of(dataset))]
 
     def tidy(self) -> None:
@@ -238,7 +238,7 @@ class Receipts:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Give a file a second name, durably: a receipt without its batch would answer repeats of a push that is lost."""
+    """Give a file a second name, durably, because a receipt must never exist without its batch."""
     try:
         with open_file(source) as content, naming(source):
             os.fsync(content.fileno())
@@ -267,7 +267,7 @@ PUSH_BACKOFF: Final = Backoff(first=0.2, most=5.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The components that settling needs."""
+    """The components that are needed to settle pushes."""
 
     receipts: Receipts
     queues: CommitQueues
@@ -278,10 +278,10 @@ class Parts:
 
 
 class AcceptedPushes:
-    """The pushes accepted by this process, and those left by a killed one; thread-safe."""
+    """Settles the pushes that this process has accepted, and those that a killed process has left; thread-safe."""
 
     def __init__(self, parts: Parts) -> None:
-        """Settle on the threads of `parts.pool`, once `run` was started."""
+        """Settle pushes on the threads of `parts.pool`, after `run` was started."""
         self._parts = parts
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -299,7 +299,7 @@ class AcceptedPushes:
         return self._parts.receipts
 
     def run(self, stop: threading.Event) -> None:
-        """Settle pushes accepted before this start, and those left by other processes, until stopped."""
+        """Settle all accepted pushes, including those of earlier and other processes, until `stop` is set."""
         self._stop = stop
         tidy_due = 0.0
         while not stop.is_set():
@@ -314,7 +314,7 @@ class AcceptedPushes:
             stop.wait(SCAN_SECONDS)
 
     def wake(self, dataset: DatasetId) -> None:
-        """Settle the pushes of a dataset soon."""
+        """Settle the pushes of a dataset in the background."""
         with self._lock:
             is_new = dataset not in self._working
             # A worker that is running may have listed the pushes before this one came: it has to look once more.
@@ -325,10 +325,10 @@ class AcceptedPushes:
     def await_settled(
         self, dataset: DatasetId, id_: str, seconds: float, is_there: Callable[[], bool]
     ) -> Receipt | None:
-        """Return a receipt once it is settled, after `seconds` in any state, or at once if the caller is gone.
+        """Wait until a push is settled, for at most `seconds`, and return its receipt; None if it does not exist.
 
-        A receipt whose push waits for the disk is returned at once, too, with the error, and after `PATIENCE_SECONDS`
-        one whose commit needs a part of the node that does not answer.
+        Returns earlier if the caller is gone, if the push waits for the disk (with the error), and after
+        `PATIENCE_SECONDS` if the commit needs a part of the node that does not answer.
         """
         begun = time.monotonic()
         until = begun + seconds
@@ -366,7 +366,7 @@ class AcceptedPushes:
             self.wake(dataset)
 
     def _settle(self, dataset: DatasetId, push: PendingPush) -> None:
-        """Commit a push, retrying transient errors, and store the outcome; give up only if the service stops."""
+        """Commit a push and store the outcome. Transient errors are retried until the service stops."""
         tries = bugs = 0
         while not self._stop.is_set():
             try:
@@ -399,7 +399,7 @@ class AcceptedPushes:
             return
 
     def _pause(self, seconds: float) -> None:
-        """Wait for some seconds, or until a part that does not answer now answers again."""
+        """Wait for some seconds, or until a part of the node that did not answer is available again."""
         silent, until = self._parts.silent, time.monotonic() + seconds
         if silent.find(NEEDED) is None:
             self._stop.wait(seconds)
@@ -407,7 +407,7 @@ class AcceptedPushes:
             self._stop.wait(SILENCE_POLL_SECONDS)
 
     def _delay(self, dataset: DatasetId, push: PendingPush, error: OdfError, *, is_first: bool) -> None:
-        """Record why a push is retried, if the disk is the cause, and wake the calls that wait for its outcome."""
+        """Record why a push is retried, if the cause is the disk, and notify the callers that wait for its outcome."""
         if is_first:
             log.warning("accepted push is retried", dataset_id=str(dataset), why=str(error))
         with self._settled:
@@ -449,7 +449,7 @@ def _with_outcome(receipt: Receipt, outcome: Outcome) -> Receipt:
 
 
 def _is_transient(error: OdfError) -> bool:
-    """Return whether another attempt may succeed although the push stays the same."""
+    """Return whether another attempt to commit the same push may succeed."""
     return isinstance(error, Unavailable | NothingCommitted) or pauses_source(error)
 
 

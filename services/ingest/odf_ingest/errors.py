@@ -22,7 +22,7 @@ from odf_common.ports.engine import QueryTooSlow
 
 
 class Signal(OdfError):
-    """A signal to another part of this process how to continue; it never leaves the process."""
+    """An exception that tells another part of this process how to continue; it is never sent to a client."""
 
 
 class UnsupportedStep(InvalidInput):
@@ -64,7 +64,7 @@ RESET: Final = (
 
 
 class SourceStateUnreadable(InvalidInput):
-    """The chain has a state of a source from which this version cannot continue."""
+    """The chain has a source state that this version cannot read."""
 
     where: str | None = "source state"
 
@@ -76,7 +76,7 @@ QUICKER: Final = "commit a faster query with `odf commit DATASET FILE`: the sour
 
 
 class SourceStopped(Refused):
-    """The push source is stopped until someone acts; `reason` and `text` are those of the error that stopped it."""
+    """The push source is stopped until a user acts; `reason` and `text` are those of the error that stopped it."""
 
     MESSAGE = "push source {source} is stopped: {text} ({reason})"
 
@@ -86,7 +86,7 @@ class SourceStopped(Refused):
     """The topic at which it is stopped, if it reads external topics."""
 
     def advice(self) -> str:
-        """Return the command that makes it continue."""
+        """Return the command that resumes the source."""
         which = f"{self.dataset} --source {self.source}"
         if self.reason in OF_TOPIC:
             where = f"{which} --topic {self.topic}" if self.topic else which
@@ -114,12 +114,12 @@ class SourceStopped(Refused):
 
 
 def _takes_back(stop: SourceStopped) -> bool:
-    """Return whether a source is stopped at a -C that does not fit, and not at half of a correction."""
+    """Return whether a source is stopped at a -C that does not fit, not at an incomplete correction."""
     return stop.reason == RecordRejected.__name__ and " -C " in stop.text
 
 
 class NothingCommitted(Refused):
-    """A push failed before it was proposed, so it is not in the chain and never will be."""
+    """A push failed before its block was proposed, so nothing of it was or will be committed."""
 
     ADVICE = "{hint}"
 
@@ -136,7 +136,7 @@ class NothingCommitted(Refused):
 
 
 class SnapshotRetractsTooMuch(Refused):
-    """One snapshot would retract more of the current rows than its source allows: the source stops before it."""
+    """A snapshot would retract more of the current rows than its source allows, so the source stops before it."""
 
     retracted: int
     rows: int
@@ -151,23 +151,23 @@ class SnapshotRetractsTooMuch(Refused):
 
 
 class IncompleteCorrection(InvalidInput):
-    """A record is half a correction."""
+    """A correction is incomplete: a -C without its +C, or a +C without its -C."""
 
     whole: int
     """The first `whole` records of the batch contain only complete corrections."""
     may_come: bool
-    """Whether only +C records are missing: those may follow after the batch."""
+    """Whether only +C records are missing, which may follow after the batch."""
 
 
 class OperationsMismatched(InvalidInput):
     """Some records of a changelog do not fit the current records of their keys; the others can be merged."""
 
     faults: Mapping[int, str]
-    """Reasons by row of the batch; both halves of a correction have one."""
+    """The reasons by row of the batch; both records of a correction have one."""
 
 
 class AwaitingCorrection(Signal):
-    """The other half of a correction has not arrived up to `end`, by partition, after `tries` batches."""
+    """The other half of a correction has not arrived before the offsets `end`, in `tries` batches."""
 
     MESSAGE = "{why}"
 
@@ -205,7 +205,7 @@ class SourceRetries(Refused):
 
 
 class SourceQueries(Refused):
-    """The push source's query over a batch takes long."""
+    """The preprocess query of a push source over a batch is still running."""
 
     MESSAGE = "push source {source} is slow: {text}"
 
@@ -225,19 +225,19 @@ class SourceBuildsIndex(Refused):
 
     source: str
     done: int
-    """Slices that were read."""
+    """Number of slices that have been read."""
     total: int
-    """0: not known yet."""
+    """Total number of slices; 0 until it is known."""
     text: str = "building the index for merging"
 
     def __str__(self) -> str:
-        """Return the source, and how far the index is built."""
+        """Return the source, and the progress of building the index."""
         far = f"{self.done} of {self.total} slices" if self.total else "reading the chain"
         return f"push source {self.source} is {self.text}: {far}"
 
 
 class RegistryUnavailable(Unavailable):
-    """The schema registry of a source gives no schemas now; the source is paused, and no message is lost."""
+    """The schema registry of a source is unavailable. The source is paused, and no message is lost."""
 
     MESSAGE = "{what} gives no schema: {why}"
     ADVICE = (
@@ -248,7 +248,7 @@ class RegistryUnavailable(Unavailable):
 
 
 class TopicReplaced(Conflict):
-    """The push topic is not the one that was read before."""
+    """The push topic was deleted and created again, so it is not the one that was read before."""
 
     MESSAGE = (
         "its topic was replaced: {topic} has the id {actual}, but {expected} was read before; it was "
@@ -273,10 +273,10 @@ class NoTopic(NotFound):
 
     dataset: str
     why: str = ""
-    """The reason why it has none, if its topics are those of others."""
+    """The reason why it has none, if it reads external topics."""
 
     def advice(self) -> str:
-        """Return the command that creates it."""
+        """Return the command that creates the topic."""
         return self.why or f"`odf pull {self.dataset}` creates it, if this node owns the dataset"
 
 
@@ -295,7 +295,7 @@ class RecordsExpired(Conflict):
 
 
 class PositionBeyondEnd(Conflict):
-    """The push topic ends before the position that was read last."""
+    """The push topic ends before the position up to which it was read."""
 
     MESSAGE = (
         "its topic ends too early: {topic} ends at offset {high} of partition {partition}, but {next} "
@@ -318,7 +318,7 @@ class SourceGone(NotFound):
 
 
 class AlreadyCommitted(Signal):
-    """The batch is in the chain."""
+    """The chain already has the batch."""
 
 
 class KeyReused(InvalidInput):
@@ -331,13 +331,13 @@ class KeyReused(InvalidInput):
 
 
 class PositionChanged(Signal):
-    """The chain is at another position of the topic than the batch's start; read again from there."""
+    """The chain has another position than the start of the batch; the source is read again from there."""
 
     source: str
 
 
 class RecordRejected(InvalidInput):
-    """The message is not a record of the source, which is set to stop there."""
+    """A message cannot be read as a record of the source, whose settings say that it stops then."""
 
     topic: str
     partition: int
@@ -345,13 +345,13 @@ class RecordRejected(InvalidInput):
     why: str
 
     def __str__(self) -> str:
-        """Return the message and why it is not a record."""
+        """Return the location of the message, and the reason."""
         where = f"message {self.partition}/{self.offset} of topic {self.topic}"
         return f"{where} is not a record: {self.why}; the source stops there (badRecords=stop)"
 
 
 class TooManyRejected(InvalidInput):
-    """A batch has more messages that are not records than the source may reject."""
+    """The share of bad messages in a batch is above the limit of the source."""
 
     MESSAGE = (
         "{rejected} of {count} {messages} are not records, more than maxRejectedShare={limit:g} allows; "
@@ -377,7 +377,7 @@ STORAGE_FAULTS: Final = frozenset(
 
 
 def is_storage_fault(error: Exception) -> TypeGuard[OdfError]:
-    """Return whether an error concerns a dataset's files, here or in the coordinator, and not its records."""
+    """Return whether an error of this service or the coordinator concerns a dataset's files, not its records."""
     if isinstance(error, Refused):
         return error.reason in STORAGE_FAULTS
     return isinstance(error, Damaged | StorageUnavailable)
@@ -392,7 +392,7 @@ def pauses_source(error: Exception) -> TypeGuard[OdfError]:
 
 
 class CannotRetry(Conflict):
-    """A rejected message cannot be published again as it was, or a rejected row does not fit its source now."""
+    """A rejected message cannot be published again unchanged, or a rejected row still does not fit its source."""
 
     MESSAGE = "message {place} cannot be retried: {why}"
 
@@ -421,7 +421,7 @@ class StillSearching(Refused):
 
 
 class SourceNotRead(Refused):
-    """No instance of ingest reads the source now."""
+    """No instance of ingest reads the source at the moment."""
 
 
 class SourceNotStopped(Refused):

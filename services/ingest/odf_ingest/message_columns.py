@@ -1,4 +1,4 @@
-"""Columns that are read from a message's key, headers and timestamp; the format of its value."""
+"""Settings for columns that are read from a message's key, headers and timestamp, and for the format of its value."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +9,7 @@ from odf_common.errors import InvalidInput
 NONE: Final = "none"
 KEY_SCHEMA: Final = "__key_schema_id"
 VALUE_SCHEMA: Final = "__value_schema_id"
-"""Headers with the schema ids of a message's key and value, where serializers do not put them in front of these."""
+"""Headers for the schema ids of a message's key and value, used by serializers that do not prepend the ids."""
 
 
 class KeyFormat(StrEnum):
@@ -54,7 +54,7 @@ class ColumnNames(tuple[str, ...]):
 
 
 class HeaderColumns(tuple[tuple[str, str], ...]):
-    """Names of headers, each with that of its column."""
+    """Names of headers, each with the name of its column."""
 
     __slots__ = ()
     expected: ClassVar[str] = "pairs such as trace-id:trace separated by commas, or none"
@@ -80,20 +80,20 @@ NO_HEADERS: Final = HeaderColumns()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageColumns:
-    """Columns from messages; raises `InvalidInput` for a column with two origins."""
+    """The columns that are read from other parts of a message than its value; `InvalidInput` if one has two origins."""
 
     keys: ColumnNames = NO_NAMES
     key_format: KeyFormat = KeyFormat.TEXT
     headers: HeaderColumns = NO_HEADERS
     timestamp: str = ""
-    """The column of the message's timestamp; empty: none."""
+    """The name of the column for the message's timestamp; empty: there is none."""
     has_schemas: bool = False
-    """Whether messages name schemas of a registry."""
+    """Whether messages contain ids of schemas in a registry."""
     value_format: MessageFormat = MessageFormat.SOURCE
     refuses_finer_times: bool = False
-    """Whether a time with a finer fraction than its column is refused; else it is cut."""
+    """Whether a time with a finer fraction than its column is refused; otherwise it is truncated."""
     completes_retractions: bool = False
-    """Whether a -R or -C of a changelog needs only its key."""
+    """Whether a -R or -C of a ChangelogStream needs only its key; other values are taken from the current record."""
     envelope: Envelope = Envelope.NONE
 
     def __post_init__(self) -> None:
@@ -108,13 +108,13 @@ class MessageColumns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the columns."""
+        """Return the names of all these columns."""
         timestamp = (self.timestamp,) if self.timestamp else ()
         return (*self.keys, *(column for _, column in self.headers), *timestamp)
 
     @property
     def read_headers(self) -> tuple[str, ...]:
-        """Return the headers that are read, for columns and for the ids of schemas."""
+        """Return the names of the headers that are read, for columns and for schema ids."""
         schemas = (VALUE_SCHEMA, *((KEY_SCHEMA,) if self.key_format is KeyFormat.REGISTRY else ()))
         return tuple(
             dict.fromkeys((*(name for name, _ in self.headers), *(schemas if self.has_schemas else ())))

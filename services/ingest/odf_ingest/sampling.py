@@ -1,9 +1,8 @@
-"""Infers the columns of a sample, how it is read, and how far out of order its times are.
+"""Infers the columns of a sample, the options to read it, and how far out of order its times are.
 
-Types are those that records without a declared schema would get. Times with fractions of a second are times here also
-in JSON, and so are numbers since 1970, since people check the manifest that is written.
-
-Columns of numbers in a sample that are times, by their magnitude and their names.
+Types are those that records without a declared schema would get, with two exceptions, because a user checks the
+resulting manifest: JSON strings of times with fractions of a second, and numbers since 1970, are timestamps too. The
+latter are recognized by their magnitude and the names of their columns.
 """
 
 import re
@@ -41,7 +40,7 @@ _FRACTION_UNIT: Final = "us"  # of seconds with fractions, such as those of Pyth
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochTimes:
-    """A sample whose numbers since 1970 are timestamps."""
+    """A sample in which numbers since 1970 have been converted to timestamps."""
 
     table: pa.Table
     timestamp_format: str | None
@@ -49,10 +48,10 @@ class EpochTimes:
 
 
 def with_epoch_times(table: pa.Table, timestamp_format: str | None) -> EpochTimes:
-    """Return the sample with timestamps instead of numbers that are times by magnitude and name.
+    """Return the sample with timestamps in place of numbers that are times by magnitude and name.
 
-    The format of timestamps is one for all columns: it is `timestamp_format`, or that of the first such column if the
-    sample has no other times. Other columns of likely times have remarks.
+    All columns share one format of timestamps: `timestamp_format`, or that of the first such column if the sample has
+    no other times. There are remarks on other columns that may be times.
     """
     likely = {column.name: _format_of(table.column(column.name)) for column in table.schema}
     named = [name for name, format_ in likely.items() if format_ is not None and _NAME.search(name)]
@@ -82,7 +81,7 @@ def with_epoch_times(table: pa.Table, timestamp_format: str | None) -> EpochTime
 
 
 def _format_of(values: pa.ChunkedArray) -> str | None:
-    """Return the format in which all numbers are times of this century."""
+    """Return the format with which all numbers are times of this century; None if there is none."""
     is_whole = kind.is_integer(values.type)
     if values.null_count == len(values) or not (is_whole or kind.is_floating(values.type)):
         return None
@@ -117,18 +116,18 @@ class Sample:
 
     table: pa.Table
     options: Mapping[str, str]
-    """The read step that reads them, as in a manifest."""
+    """The read step for the records, as in a manifest."""
     remarks: tuple[str, ...]
     """Remarks about the columns for the author of the manifest."""
     is_changes: bool = False
-    """Whether its messages are changes of a table, which has these columns."""
+    """Whether the messages are changes of a table; then the columns are those of the table."""
 
 
 def read_sample(file: Path, input_format: str, *, is_topic: bool = False) -> Sample:
-    """Return all records of a file; columns without values are strings. Those of a topic may be in an envelope.
+    """Return all records of a file. Columns without values are strings. Records of a topic may be in an envelope.
 
-    Csv has a header line unless an option denies it; its separator, quote and escape are found. Raises `InvalidInput`
-    for an unknown format, or the first malformed record.
+    Csv has a header line unless an option says otherwise; its separator, quote and escape are detected. Raises
+    `InvalidInput` for an unknown format, and for the first malformed record.
     """
     format_ = InputFormat.parse(input_format)
     if format_.name is None:
@@ -166,7 +165,7 @@ def _read(step: ReadStep, file: Path, columns: pa.Schema) -> pa.Table:
 
 
 def _long_numbers(table: pa.Table) -> Iterator[str]:
-    """Iterate over reasons for which columns of numbers that have no decimals of their own are DECIMAL."""
+    """Yield remarks on columns of numbers that are DECIMAL, because no other type represents them exactly."""
     for column in table.schema:
         if kind.is_decimal(column.type):
             name = type_name(column.type)
@@ -199,7 +198,7 @@ def _remarks(step: ReadStepCsv, file: Path, table: pa.Table) -> list[str]:
 
 
 def _nearly_numbers(step: ReadStepCsv, file: Path, table: pa.Table) -> Iterator[str]:
-    """Iterate over reasons for which columns of numbers are strings."""
+    """Yield remarks on columns that contain numbers but are strings, with the reason."""
     strings = pa.schema([(name, pa.string()) for name in table.column_names])
     written = read_file(replace(step, infer_schema=None), file, strings)
     for column, texts in zip(table.schema, written.columns, strict=True):
@@ -211,9 +210,9 @@ def _nearly_numbers(step: ReadStepCsv, file: Path, table: pa.Table) -> Iterator[
 
 
 def out_of_order(table: pa.Table, runs: Sequence[int] = ()) -> Mapping[str, Lateness]:
-    """Return by column of times how many records have an earlier one than a record before them in their run.
+    """Return by column of times the number of records with an earlier time than a previous record of their run.
 
-    `runs`: numbers of records, one run after the other; none: all records are one.
+    `runs` has the lengths of consecutive runs of records; empty: all records are one run.
     """
     lengths = runs or [len(table)]
     if sum(lengths) != len(table):
@@ -232,7 +231,7 @@ def out_of_order(table: pa.Table, runs: Sequence[int] = ()) -> Mapping[str, Late
 
 
 def _lateness_of(times: pa.ChunkedArray) -> Lateness:
-    """Return the number of times (ms) that are earlier than one before them, and the greatest difference."""
+    """Return the number of times (ms) that are earlier than a previous one, and the greatest difference."""
     values = times.drop_null().to_numpy()
     if len(values) == 0:
         return NONE_LATE

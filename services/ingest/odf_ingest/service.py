@@ -1,4 +1,4 @@
-"""Wires the ingest service: the only module where its parts meet the adapters."""
+"""Wires the ingest service: the only module that connects its parts with adapters."""
 
 import gc
 from contextlib import suppress
@@ -192,7 +192,7 @@ def _build_owned(
 
 
 def _send_waiting(bus: Bus, key: Key, count: int) -> None:
-    """Report the messages that wait for a source that is not read, best effort."""
+    """Publish the number of messages that wait for a source that is not read, best effort."""
     progress = IngestProgress(source_name=key[1], lag=count)
     with suppress(Unavailable):
         bus.send(NOTIFICATIONS, envelope(key[0], progress, may_ignore=True))

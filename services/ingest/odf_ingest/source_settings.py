@@ -1,9 +1,9 @@
-"""This node's policies for sources, which manifests cannot express.
+"""The settings of sources on this node, which manifests cannot express.
 
-The chain's metadata has no field for them, and they affect no hash: two nodes may treat bad records differently. They
-are stored in one note of the dataset, `sources`: a JSON object of settings by source name.
+The metadata of a chain has no fields for them, and they affect no hash: two nodes may treat bad records differently.
+They are stored in one note of the dataset, `sources`: a JSON object of settings by source name.
 
-Topics that a source reads in place of its own, and topics of a cluster that no source may read.
+Also the names of external topics that a source reads, and the topics of a cluster that no source may read.
 """
 
 import json
@@ -43,7 +43,7 @@ _CLAIM: Final = "odf.node.v1"  # the topic in which a node claims its prefix
 
 
 class TopicNames(tuple[str, ...]):
-    """Names of topics, and patterns in which `*` stands for any characters; none: the source's own topic."""
+    """Names of topics, and patterns in which `*` matches any characters; empty: the source's own topic."""
 
     __slots__ = ()
     expected: ClassVar[str] = "names of topics separated by commas, * for any characters, or none"
@@ -81,7 +81,7 @@ class TopicNames(tuple[str, ...]):
 
 
 class TopicStart(str):
-    """The start of reading of a topic: `earliest`, `latest`, or the first message from a time (RFC 3339) on."""
+    """The position at which to start reading a topic: `earliest`, `latest`, or a time (RFC 3339)."""
 
     __slots__ = ()
     expected: ClassVar[str] = "earliest, latest, or a time such as 2026-03-04T00:00:00Z"
@@ -192,7 +192,7 @@ ONE_DAY: Final = Milliseconds(DAY_MS)
 
 
 class BadRecords(StrEnum):
-    """Treatment of a message that is not a record of the source, or of such a row of a file."""
+    """Treatment of a message or row that cannot be read as a record of the source."""
 
     AUTO = "auto"  # reject messages and rows of pushed files, refuse polled files
     DEAD_LETTER = "dead-letter"  # reject it, commit the others
@@ -227,7 +227,7 @@ class SourceSettings:
 
     bad_records: BadRecords = BadRecords.AUTO
     max_rejected_share: float = 1.0
-    """The source stops at a batch of which more than this share (0–1) is rejected."""
+    """Maximum share (0–1) of a batch that may be rejected; otherwise the source stops at the batch."""
     finer_times: FinerTimes = FinerTimes.CUT
     retractions: Retractions = Retractions.STRICT
     empty_snapshot: EmptySnapshot = EmptySnapshot.AUTO
@@ -236,23 +236,23 @@ class SourceSettings:
     retraction_guard_rows: int = 10
     """A snapshot with records may retract up to this many rows, whatever their share."""
     watermark_delay: Milliseconds = NO_DELAY
-    """The watermark stays this far behind the greatest event time; records out of order by less are not late."""
+    """Delay of the watermark after the greatest event time. Records that are out of order by less are not late."""
     max_future: Milliseconds = ONE_DAY
-    """Event times later than now by more than this do not raise the watermark."""
+    """Event times that are further in the future than this do not raise the watermark."""
     idle_timeout: Milliseconds = UNLIMITED
-    """A partition that gave no message for this long does not hold the watermark back."""
+    """A partition without a message for this time does not hold back the watermark."""
     poll_interval: Milliseconds = UNLIMITED
     """Interval between polls of a polling source; none: only on demand."""
     partitions: int = 1
-    """Partitions of the source's own topic; they can only become more."""
+    """Number of partitions of the source's own topic; it can only be increased."""
     retention: Milliseconds = UNLIMITED
     """Retention of the source's own topic; none: without limit."""
     topics: TopicNames = OWN_TOPIC
-    """Topics that are read in place of the source's own; others own them."""
+    """External topics that are read in place of the source's own; other applications own them."""
     topic_start: TopicStart = EARLIEST
-    """Start of the reading of these topics."""
+    """Position at which to start reading these topics."""
     schema_registry: str = ""
-    """Address of the registry that has the schemas of a topic's messages; empty: messages name no schema."""
+    """Address of the schema registry of the messages; empty: messages have no schema ids."""
     schema_registry_user: str = ""
     schema_registry_password: Secret = NO_SECRET
     schema_registry_ca: str = ""
@@ -267,7 +267,7 @@ class SourceSettings:
     header_columns: HeaderColumns = NO_HEADERS
     """Headers of the message, and the columns that are read from them."""
     timestamp_column: ColumnNames = NO_NAMES
-    """The column that is the message's timestamp, at most one."""
+    """The column for the message's timestamp; at most one."""
 
     def __post_init__(self) -> None:
         for name in ("max_rejected_share", "max_retracted_share"):
@@ -297,7 +297,7 @@ class SourceSettings:
 
     @property
     def message_columns(self) -> MessageColumns:
-        """Return the columns that are read from the rest of a message; raises `InvalidInput` for a contradiction."""
+        """Return the columns that are read from keys, headers and timestamps; raises `InvalidInput` for a conflict."""
         return MessageColumns(
             keys=self.key_columns,
             key_format=self.key_format,
@@ -317,7 +317,7 @@ class SourceSettings:
 
     @property
     def completes_retractions(self) -> bool:
-        """Return whether a -R or -C of a changelog gets the values of the record of its key."""
+        """Return whether a -R or -C of a ChangelogStream gets the values of the current record of its key."""
         return self.retractions is Retractions.COMPLETE
 
     @classmethod
@@ -380,7 +380,7 @@ def _read(blobs: BlobStore, dataset: DatasetId) -> dict[str, dict[str, object]]:
 
 
 def _require_registry(settings: SourceSettings) -> None:
-    """Raise `InvalidInput` unless the settings of the schema registry fit together."""
+    """Raise `InvalidInput` unless the settings of the schema registry are consistent."""
     where = _key("schema_registry")
     try:
         url = parse_url(settings.schema_registry)

@@ -58,7 +58,10 @@ class ArrowStreams:
 
     @translating_os_errors
     def serve(self, parts: Iterator[pb.StreamPart], is_active: IsActive) -> Iterator[pb.StreamAck]:
-        """Yield where the stream continues, then an acknowledgement per batch; raises `InvalidInput`, `Unavailable`."""
+        """Yield the number of the next batch, then one acknowledgement per batch.
+
+        Raises `InvalidInput` and `Unavailable`.
+        """
         first = next(parts, None)
         if first is None or first.WhichOneof("part") != "header":
             raise InvalidInput(text="a stream must start with its header")
@@ -100,7 +103,7 @@ class ArrowStreams:
         )
 
     def _commit(self, stream: _Stream, batch: pb.StreamBatch) -> Outcome:
-        """Commit a batch; errors of its content name its number."""
+        """Commit a batch; errors in its content have the number of the batch."""
         folder = self.scratch()
         try:
             file = folder / "batch"
@@ -125,7 +128,7 @@ class ArrowStreams:
 
 
 def _require_in_order(batch: pb.StreamBatch, expected: int) -> None:
-    """Raise `InvalidInput` for a batch that leaves a gap, or is too large."""
+    """Raise `InvalidInput` if batches before this one are missing, or if it is too large."""
     where = f"batch {batch.sequence}"
     if batch.sequence > min(expected, MAX_SEQUENCE):
         raise InvalidInput(where=where, text=f"batch {expected} is next: batches are numbered without gaps")

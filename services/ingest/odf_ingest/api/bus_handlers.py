@@ -1,4 +1,4 @@
-"""Handlers of bus messages."""
+"""Handlers of bus messages: commands of other instances, notifications, and assigned partitions."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ COMMAND_THREADS: Final = 8  # finding a bad message takes a while
 
 @dataclass(eq=False)
 class Notices:
-    """Passes changes made elsewhere to the reader.
+    """Passes notifications of other instances and new assignments of partitions to the reader.
 
-    All actions run on the reader's thread; `assigned` is called there when other partitions are owned.
+    All actions run on the reader's thread. `assigned` is called there after the assignment has changed.
     """
 
     reader: PushReader
@@ -30,7 +30,7 @@ class Notices:
     assigned: Callable[[], None] = lambda: None
 
     def on_notification(self, message: Envelope) -> Iterable[OutgoingMessage]:
-        """Inspect changed datasets, and drop removed ones."""
+        """Inspect a changed dataset, or drop a deleted one."""
         match message.WhichOneof("body"):
             case "committed" if not message.committed.is_derivative:
                 dataset, alias = DatasetId.parse(message.dataset_id), message.committed.alias

@@ -51,7 +51,7 @@ KEEP_ALIVE_SECONDS: Final = 5.0  # after which a poll's last report is repeated
 class IngestServicer(ingest_pb2_grpc.IngestServicer):
     """Serves ingest's calls; each returns once its effect is committed.
 
-    Staged files are in `staging`; received ones are stored in folders from `scratch`.
+    Staged files are in `staging`; files that are received are stored in folders that `scratch` creates.
     """
 
     catalog: Catalog
@@ -83,7 +83,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def Push(
         self, request_iterator: Iterator[ingest_pb2.PushPart], context: grpc.ServicerContext
     ) -> ingest_pb2.PushReply:
-        """Commit one batch; raises the error if nothing was committed."""
+        """Commit one file; raises the error if nothing was committed."""
         first = next(request_iterator, None)
         if first is None or first.WhichOneof("part") != "header":
             raise InvalidInput(text="a push must start with its header")
@@ -139,7 +139,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         return ingest_pb2.PollsReply(polls=polls)
 
     def Stuck(self, request: ingest_pb2.StuckRequest, context: grpc.ServicerContext) -> ingest_pb2.StuckReply:
-        """Return the stalled sources, and why."""
+        """Return the stalled sources, each with the reason."""
         sources = [
             ingest_pb2.StuckReply.Source(
                 dataset_id=str(key.dataset),
@@ -167,7 +167,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def Future(
         self, request: ingest_pb2.FutureRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.FutureReply:
-        """Return the sources with records too far in the future, unless such times are allowed now."""
+        """Return the sources that had records too far in the future, unless their settings now allow such times."""
         sources = []
         for (dataset, name), late in self.queues.late.future().items():
             entry = self.catalog.by_id(dataset)
@@ -187,13 +187,13 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def CancelPush(
         self, request: ingest_pb2.CancelPushRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.CancelPushReply:
-        """Cancel a push; its own call returns the outcome."""
+        """Cancel a push. The call of the push itself returns the outcome."""
         return ingest_pb2.CancelPushReply(found=self._pushes.withdraw(request.idempotency_key))
 
     def Rejected(
         self, request: ingest_pb2.RejectedRequest, context: grpc.ServicerContext
     ) -> Iterator[ingest_pb2.RejectedPart]:
-        """Iterate over rejected messages that await a decision, then yield their counts."""
+        """Yield the rejected messages that await a decision, then their numbers."""
         dataset = self._entry(request.ref).dataset_id
         count = 0
         for letter in self.rejected.open(dataset, [_location(location) for location in request.locations]):
@@ -208,7 +208,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def SettleRejected(
         self, request: ingest_pb2.SettleRejectedRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SettleRejectedReply:
-        """Let rejected messages be read again, or drop them."""
+        """Retry rejected messages, or drop them."""
         dataset = self._entry(request.ref).dataset_id
         locations = [_location(location) for location in request.locations]
         match request.action:
@@ -246,7 +246,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def SkipMessage(
         self, request: ingest_pb2.SourceRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SkipMessageReply:
-        """Skip the message or file at which a source is stopped; returns once that is recorded."""
+        """Skip the message or file at which a source is stopped; returns once the new position is committed."""
         entry = self._entry(request.ref)
         if means_polling_source(self.queues.state(entry.dataset_id), request.source_name):
             done = self.poller.poll(entry.dataset_id, lambda _: None, context.is_active, skips=True)
@@ -269,7 +269,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def Sample(
         self, request: ingest_pb2.SampleRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SampleReply:
-        """Return the columns of a staged file, how to read it, and how far out of order its times are."""
+        """Return the columns of a staged file, the options to read it, and how far out of order its times are."""
         file = staged_file(self.staging, request.staged)
         sample = read_sample(file, request.input_format, is_topic=bool(request.runs))
         # The event time of changes is in their envelopes.
@@ -360,7 +360,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         )
 
     def _find(self, text: str, dataset: DatasetId) -> str:
-        """Return a text with the dataset's name in its commands."""
+        """Return a text in which commands name the dataset."""
         entry = self.catalog.by_id(dataset)
         return text if entry is None else name_dataset(text, entry.alias)
 
@@ -377,9 +377,9 @@ def _receive(parts: Iterator[ingest_pb2.PushPart], file: Path) -> None:
 
 
 def reports_of(work: Callable[[Callable[[str], None]], object], name: str) -> Iterator[str]:
-    """Yield what the work reports, until it ends; raises what it raises.
+    """Run `work` in a thread, and yield its reports until it ends; raises its errors.
 
-    It runs in its own thread, so a caller who leaves does not keep its locks.
+    The thread releases the locks of `work` even if the caller stops iterating.
     """
     reports: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     failed: list[Exception] = []

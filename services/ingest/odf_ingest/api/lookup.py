@@ -1,4 +1,4 @@
-"""Looks up what requests name: datasets, sources, keys and staged files."""
+"""Looks up the datasets, sources and staged files that requests name, and checks keys."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class PushTargets:
 
     catalog: Catalog
     require_owned: Callable[[DatasetId], None]
-    """Raises `NotOwned` for a copy, as its commit would."""
+    """Raises `NotOwned` for a copy, to which no commit is possible."""
 
     def find(self, ref: str) -> CatalogEntry:
         """Return a dataset of this node, by its name or id; raises `NotFound`, and `NotOwned` for a copy."""
@@ -42,7 +42,7 @@ def staged_file(staging: Staging, name: str) -> Path:
 
 
 def source_named(state: ChainState, name: str) -> AddPushSource:
-    """Return the push source with a name, or the only one; raises `InvalidInput`: it is the request that is wrong."""
+    """Return the push source with this name, or the only one; raises `InvalidInput` if the request is wrong."""
     try:
         return chosen_source(state, name)
     except NotFound as error:

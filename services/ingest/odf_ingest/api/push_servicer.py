@@ -29,7 +29,7 @@ MAX_WAIT_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushServicer(push_pb2_grpc.PushServicer):
-    """Serves the calls; none waits for a commit but `Show`."""
+    """Serves the calls of clients that push data. Only `Show` and `Stream` wait for a commit."""
 
     catalog: Catalog
     queues: CommitQueues
@@ -45,13 +45,13 @@ class PushServicer(push_pb2_grpc.PushServicer):
         return (NAME,)
 
     def Check(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushTarget:
-        """Return the target of a push; raises why it could not be accepted."""
+        """Return the target of a push; raises the error because of which the push would not be accepted."""
         entry, source = self._target(request)
         return pb.PushTarget(dataset_id=str(entry.dataset_id), source_name=source.source_name)
 
     @translating_os_errors
     def Accept(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushReceipt:
-        """Return the receipt of a push that is durable now."""
+        """Store a push durably, and return its receipt."""
         entry, source = self._target(request)
         file = staged_file(self.staging, request.staged)
         now = self.clock.now()
@@ -72,7 +72,7 @@ class PushServicer(push_pb2_grpc.PushServicer):
         return _message(stored, entry.alias)
 
     def Show(self, request: pb.ShowPushRequest, context: grpc.ServicerContext) -> pb.PushReceipt:
-        """Return a receipt, waiting for its outcome if that is asked for."""
+        """Return the receipt of a push, after waiting for the outcome if the request says so."""
         entry = require_entry(self.catalog, request.ref)
         seconds = min(request.wait_ms / 1000, MAX_WAIT_SECONDS)
         receipt = self.accepted.await_settled(entry.dataset_id, request.receipt, seconds, context.is_active)

@@ -1,4 +1,4 @@
-"""Messages in a schema registry's wire format → JSON, which the one pipeline reads like any other message.
+"""Converts messages in a schema registry's wire format to JSON, which is then read like any other message.
 
 A message is a zero byte and the schema's id (4 bytes, big-endian), or the byte 1 and the schema's GUID (16 bytes), for
 Protobuf the message's indexes, and the payload in Avro, Protobuf or JSON. All that is before the payload may be in a

@@ -1,7 +1,7 @@
 """Avro records as JSON. fastavro reads the values; logical types are converted here, exactly.
 
-A schema is checked before it is used: it is not recursive, and the JSON of a payload is at most `MAX_GROWTH` times as
-long, plus a constant. Without that, a few bytes could stand for millions of values that take no bytes.
+A schema is checked before it is used: it must not be recursive, and the JSON of a payload must be at most `MAX_GROWTH`
+times as long, plus a constant. Otherwise a few bytes could encode millions of values that need no bytes.
 """
 
 import io
@@ -46,9 +46,9 @@ Json: TypeAlias = Any  # a part of a schema: a name, an object or a list
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Type:
-    """Writers of values; the JSON of one has at most `excess` + MAX_GROWTH × (its bytes) characters.
+    """Writes the values of an Avro type. JSON of a value has at most `excess` + MAX_GROWTH × (its bytes) characters.
 
-    `python`: the classes of its values, by which the branches of a union are distinguished.
+    `python` are the names of the classes of its values, by which the branches of a union are distinguished.
     """
 
     write: Write
@@ -98,9 +98,10 @@ def _clean(part: Json, depth: int, without: set[str]) -> Json:
 
 
 class _FromZero(list[Json]):
-    """The branches of a union or the symbols of an enum, of which a payload has the index.
+    """The branches of a union or the symbols of an enum; a payload has an index into it, which must not be negative.
 
-    fastavro counts a negative index from the end. Its compiled reader adds the length first, so this list has none.
+    Python counts a negative index from the end, and fastavro's compiled reader adds the length first. So the length is
+    0, and a negative index raises an error.
     """
 
     def __len__(self) -> int:
@@ -115,7 +116,10 @@ class _FromZero(list[Json]):
 
 
 def _counted_from_zero(part: Json) -> Json:
-    """Return a parsed schema with such unions and enums; its objects change in place, since names mean them too."""
+    """Replace unions and enums in a parsed schema by `_FromZero` and return it.
+
+    Its objects are changed in place, because other parts of the schema refer to them by name.
+    """
     if isinstance(part, list):
         return _FromZero(map(_counted_from_zero, part))
     if isinstance(part, dict):
@@ -227,13 +231,13 @@ class _Types:
 
 
 def _require_bytes(excess: int) -> None:
-    """Raise `InvalidInput` unless each element of an array or map takes enough bytes to bound their number."""
+    """Raise `InvalidInput` unless elements of an array or map need so many bytes that their number is limited."""
     if excess > 0:
         raise InvalidInput(text="has an array or map whose elements take too few bytes for what they contain")
 
 
 def _logical(shape: Json) -> _Type | None:
-    """Return a logical type; None if it is unknown or malformed, and then is ignored (Avro: Logical Types)."""
+    """Return a logical type; None if it is unknown or malformed, so it has to be ignored (Avro: Logical Types)."""
     kind, name = shape["type"], shape.get("logicalType")
     excess, python = 40 - MAX_GROWTH, ("int",)
     if kind in {"bytes", "fixed"} and name == "decimal":
@@ -259,7 +263,7 @@ def _logical(shape: Json) -> _Type | None:
 
 
 def _with_place(write: Write, where: str) -> Write:
-    """Return a function whose errors have the field."""
+    """Return a writer that adds the name of the field to errors."""
 
     def write_field(value: object) -> str:
         try:

@@ -1,7 +1,7 @@
 """Fetches schemas from a registry over http and https (Confluent's REST API); the server is not trusted.
 
-Transient errors, and those that only the user can fix (address, credentials, certificates), raise
-`RegistryUnavailable`: the messages are not at fault. A schema that does not exist or is malformed is `InvalidInput`.
+Transient errors, and errors that only the user can fix (address, credentials, certificates), raise
+`RegistryUnavailable`, because they do not depend on messages. A missing or malformed schema raises `InvalidInput`.
 """
 
 import json
@@ -48,12 +48,12 @@ class RegistryAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """A schema as registered; `references` are the schemas that it imports by name, each after those it needs."""
+    """A registered schema; `references` are the schemas that it imports, by name, each after its own imports."""
 
     kind: str
     """AVRO, PROTOBUF or JSON."""
     text: str
-    """A Protobuf schema is a compiled descriptor in base64."""
+    """The text of the schema; for Protobuf, its compiled descriptor in base64."""
     references: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -68,8 +68,8 @@ class RegistryClient:
     def schema(self, name: int | UUID) -> Schema:
         """Return a schema by its id or GUID.
 
-        Raises `RegistryUnavailable`, or `InvalidInput` if there is no such schema; a registry that knows no GUIDs
-        has no schema with one.
+        Raises `RegistryUnavailable`, and `InvalidInput` if there is no such schema, or the registry does not support
+        GUIDs.
         """
         path = f"schemas/ids/{name}" if isinstance(name, int) else f"{GUIDS}{name}"
         answer = self._get(path)
@@ -145,7 +145,7 @@ class RegistryClient:
         return response.status, body
 
     def _body(self, response: urllib3.BaseHTTPResponse) -> bytes:
-        """Return up to one piece more than is allowed; a registry that sends slowly is as good as down."""
+        """Return the body, up to one chunk more than the limit. A registry that is too slow counts as unavailable."""
         deadline, body = time.monotonic() + BODY_SECONDS, b""
         while len(body) <= MAX_RESPONSE_BYTES and (
             piece := response.read1(PIECE_BYTES, decode_content=False)
@@ -166,7 +166,7 @@ class RegistryClient:
         return self._pool
 
     def _tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context; None for plain http: the system's authorities take time to load."""
+        """Return the TLS context; None for plain http, which saves the time to load the system's certificates."""
         if not (self._address.ca or self._address.url.lower().startswith("https:")):
             return None
         try:

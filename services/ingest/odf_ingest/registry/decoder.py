@@ -1,4 +1,4 @@
-"""Decodes messages with the schemas that they name, which are fetched once and cached."""
+"""Decodes messages with the schemas whose ids they contain. Schemas are fetched once and cached."""
 
 import json
 import threading
@@ -38,7 +38,7 @@ Decode: TypeAlias = Callable[[bytes], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CachedDecoder:
-    """A schema's decoder, or the cached error of fetching it, and until when that is cached (seconds, monotonic)."""
+    """The decoder of a schema, or the error of fetching it, which is cached until a time (seconds, monotonic)."""
 
     decode: Decode | None = None
     why: str = ""
@@ -47,12 +47,12 @@ class _CachedDecoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaUse:
-    """The use of a schema, which decides on its permitted forms."""
+    """The purpose for which a schema is used."""
 
     is_key: bool = False
-    """Then it may be the schema of a single value."""
+    """Whether it is the schema of a key, which may be a single value."""
     is_debezium: bool = False
-    """Then times may be named by Debezium."""
+    """Whether messages are from Debezium, whose time types have their own names."""
 
 
 USUAL: Final = SchemaUse()
@@ -69,7 +69,7 @@ class Decoder:
     def decode(
         self, values: Sequence[bytes | None], use: SchemaUse = USUAL
     ) -> tuple[MessageBuffer, dict[int, str]]:
-        """Return the messages as JSON, and by index why others cannot be decoded; those are tombstones then.
+        """Return the messages as JSON, and by index the reasons for bad messages, which are replaced by tombstones.
 
         Raises `RegistryUnavailable`.
         """
@@ -121,7 +121,7 @@ class Registries:
         self._mutex = threading.Lock()
 
     def decoder(self, settings: SourceSettings) -> Decoder | None:
-        """Return the decoder for a source's settings; None if they name no registry."""
+        """Return the decoder for the registry in a source's settings; None if they have none."""
         if not settings.schema_registry:
             return None
         address = RegistryAddress(
@@ -197,10 +197,9 @@ def decode_batch(
     batch: MessageBatch,
     prepare: Callable[[Plan, MessageBatch], PreparedRecords],
 ) -> PreparedRecords:
-    """Return the result of `prepare` for the decoded messages; bad ones have their original bytes.
+    """Return the result of `prepare` for the decoded messages. Bad messages have their original bytes.
 
-    The id of a schema that is in a header is put in front of the bytes, of bad messages too, so that they can be read
-    again.
+    A schema id in a header is prepended to the bytes, also of bad messages, so that dead letters can be read again.
 
     Raises `RegistryUnavailable`, and `InvalidInput` if the source does not read NdJson.
     """
@@ -239,7 +238,7 @@ def decode_batch(
 def _frame(
     values: Sequence[bytes | None], headers: Mapping[str, Sequence[bytes | None]], header: str
 ) -> Sequence[bytes | None]:
-    """Return values with the schema ids of their headers in front of them."""
+    """Return values with the schema ids of their headers prepended."""
     ids = headers.get(header, ())
     if not any(ids):
         return values
@@ -247,7 +246,7 @@ def _frame(
 
 
 def _objects(keys: Sequence[bytes | None], columns: MessageColumns) -> Sequence[bytes | None]:
-    """Return keys as objects: one that is a string, a number or a boolean is the value of the only column."""
+    """Return keys as JSON objects; a string, number or boolean becomes the value of the only key column."""
     if len(columns.keys) != 1:
         return keys
     name = json.dumps(columns.keys[0]).encode()
@@ -255,7 +254,7 @@ def _objects(keys: Sequence[bytes | None], columns: MessageColumns) -> Sequence[
 
 
 def _is_single(key: bytes) -> bool:
-    """Return whether JSON is a single value; the payload of a message with a JSON schema may be anything."""
+    """Return whether a key is a single JSON value, not an object; with a JSON schema it may be invalid JSON too."""
     if key.lstrip()[:1] in {b"{", b"["}:
         return False
     try:
@@ -269,7 +268,7 @@ def _readable(
     decode: Callable[[Sequence[bytes | None]], tuple[MessageBuffer, dict[int, str]]],
     values: Sequence[bytes | None],
 ) -> tuple[MessageBuffer, dict[int, str]]:
-    """Return values as JSON, with `UNREADABLE` for those that cannot be decoded; and by index why."""
+    """Return values as JSON, and by index the reasons for bad values, which are replaced by `UNREADABLE`."""
     contents, faults = decode(values)
     if faults:
         # Not None, a tombstone, nor empty, a snapshot without records.

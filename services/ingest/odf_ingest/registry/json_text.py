@@ -1,4 +1,4 @@
-"""Values of binary formats as JSON, exactly; what JSON or our columns cannot have is refused."""
+"""Converts values of binary formats to JSON exactly; values that JSON or columns cannot represent are refused."""
 
 import base64
 import math
@@ -45,7 +45,7 @@ def floating_json(value: float) -> str:
 
 
 def decimal_json(unscaled: int, precision: int, scale: int) -> str:
-    """Return a decimal as JSON: a string, so that it stays exact in a column without a declared type."""
+    """Return a decimal as a JSON string, so that it stays exact in a column without a declared type."""
     if abs(unscaled) >= 10**precision:
         raise InvalidInput(text=f"has a decimal of more than {precision} digits")
     return f'"{Decimal(unscaled).scaleb(-scale, _EXACT):f}"'

@@ -1,12 +1,11 @@
 """Protobuf messages as JSON. The protobuf runtime parses them; fields keep the names of the schema.
 
-A field without presence has its default (0, "", false, []); one with presence that is not set is null. Timestamps,
+An unset field without presence has its default (0, "", false, []); an unset field with presence is null. Timestamps,
 durations and wrappers are single values, as in Protobuf's own JSON; 64-bit integers are numbers.
 
-The Protobuf files that every schema may import although its references do not list them.
-
-Those of Protobuf come with its runtime; those of Confluent are built into the registry and its clients. Their options
-do not change how a message is read, so the extensions that `confluent/meta.proto` declares are left out.
+Some files may be imported without being listed in the references of a schema: those of Protobuf, which are part of its
+runtime, and those of Confluent, which are part of the registry and its clients. The extensions that
+`confluent/meta.proto` declares are left out, because options do not change how a message is read.
 """
 
 import base64
@@ -125,12 +124,12 @@ _FILES: Final = {
 
 
 def is_well_known(name: str) -> bool:
-    """Return whether a file is built in; a reference of this name is not needed."""
+    """Return whether a file is built in, so that a reference with this name is not needed."""
     return name in _FILES
 
 
 def add_imports(pool: descriptor_pool.DescriptorPool, file: FileDescriptorProto) -> None:
-    """Add the well-known files that a file imports; raises `InvalidInput` for other ones that the pool lacks."""
+    """Add the well-known files that a file imports; raises `InvalidInput` for other imports that the pool lacks."""
     for name in file.dependency:
         if name in _FILES:
             add_imports(pool, FileDescriptorProto.FromString(_FILES[name]))
@@ -163,7 +162,7 @@ class ProtobufDecoder:
     """Decodes messages of one schema; thread-safe."""
 
     def __init__(self, schema: Schema) -> None:
-        """Raise `InvalidInput` unless the schema and its references are compiled descriptors, and complete."""
+        """Raise `InvalidInput` unless the schema and its references are complete, compiled descriptors."""
         pool = descriptor_pool.DescriptorPool()
         for name, text in schema.references.items():
             if not is_well_known(name):  # a pool has one file of a name
@@ -205,7 +204,7 @@ def message_indexes(payload: bytes) -> tuple[tuple[int, ...], int]:
 
 
 def _varint(payload: bytes, position: int) -> tuple[int, int]:
-    """Return a zigzag number and where it ends; raises `InvalidInput`."""
+    """Return a zigzag-encoded number and the position after it; raises `InvalidInput`."""
     value = 0
     for number, byte in enumerate(payload[position : position + MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << (7 * number)
@@ -243,7 +242,7 @@ def _message_type(file: FileDescriptor, indexes: Sequence[int]) -> Descriptor:
 
 
 class _Writer:
-    """Writes one message; raises `InvalidInput` if it becomes too large, since defaults take no bytes."""
+    """Writes one message as JSON. Raises `InvalidInput` if it is too large: defaults need no bytes in a message."""
 
     def __init__(self) -> None:
         self._left = MAX_JSON_CHARACTERS
@@ -308,7 +307,7 @@ def _timestamp(value: timestamp_pb2.Timestamp) -> str:
 
 
 def _decimal(value: Any) -> str:  # noqa: ANN401 - as it was parsed
-    """Return a decimal of Confluent's; its precision is not always set."""
+    """Return a decimal in Confluent's message type, whose precision may be unset."""
     if abs(value.scale) > MAX_DIGITS:
         raise InvalidInput(text=f"a decimal has the scale {value.scale}")
     unscaled = int.from_bytes(value.value, "big", signed=True)
