@@ -1,4 +1,4 @@
-"""A fetched batch to commit: its records, and its place in the source's position."""
+"""A fetched batch to commit: its records, and the source's position after it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,7 +36,10 @@ from odf_ingest.source_settings import BadRecords, SourceSettings
 
 
 class PolledBatch:
-    """Port `Batch` for what was fetched, committed even if it appends nothing: its state says that it was read."""
+    """Port `Batch` for a fetched file or messages.
+
+    It is committed even if no records are appended, because the source state records that it was read.
+    """
 
     may_be_empty = True
 
@@ -69,7 +72,7 @@ class PolledBatch:
         return self._letters.rows
 
     def position_in(self, state: ChainState) -> PollPosition:
-        """Return the position in the chain."""
+        """Return the source's position in a state of the chain."""
         return position_of(state, self._read_files, self.source)
 
     def check(self, position: PollPosition) -> None:

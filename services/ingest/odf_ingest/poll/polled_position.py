@@ -36,12 +36,15 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadFile:
-    """A file of a glob that was read: its name below the pattern's fixed folder, and what identifies its content."""
+    """A file that matched the glob and has been read.
+
+    `name` is its path relative to the glob's fixed folder; size, modification time and digest identify its content.
+    """
 
     name: str
     size: int = 0
     modified: int = 0
-    """Nanoseconds since the epoch."""
+    """Modification time in nanoseconds since the epoch."""
     digest: str = ""
     """SHA3-256 of its bytes; empty if another implementation has read it."""
 
@@ -70,17 +73,17 @@ class ReadFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollPosition:
-    """The chain's facts about the source: its last state, and the files that were read, by name."""
+    """The position of a polling source in the chain: its last source state, and the files that were read, by name."""
 
     last: SourceState | None = None
     files: Mapping[str, ReadFile] = field(default_factory=dict)
     rejected: int = 0
-    """Rows and messages up to here that became dead letters."""
+    """Number of rows and messages so far that became dead letters."""
     retried: Numbers = NO_NUMBERS
-    """Those of them that were committed since."""
+    """Numbers of the rejected rows and messages that have been retried and committed."""
 
     def progress(self, source: str) -> SourceProgress:
-        """Return the rejected and retried messages."""
+        """Return the numbers of rejected and retried messages and rows."""
         return polling_progress(self.rejected, self.retried)
 
     def source_state(self, source: str) -> SourceState:

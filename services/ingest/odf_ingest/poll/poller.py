@@ -1,4 +1,4 @@
-"""Polls a dataset: fetches what is new, prepares it, and commits it file by file; one poll of a dataset at a time."""
+"""Polls a dataset: fetches new content, prepares it, and commits it file by file. One poll per dataset at a time."""
 
 import threading
 import time
@@ -56,7 +56,7 @@ WAIT_SECONDS: Final = 0.2  # between checks whether a caller still waits for ano
 NOTE: Final = "poll"
 SCOPE_NOTE: Final = "polled"
 PASSING: Final = (Unavailable, Conflict, PollCancelled)
-"""Errors that say nothing of a file's content."""
+"""Errors that are not caused by the content of a file."""
 Report = Callable[[str], None]
 IsWanted = Callable[[], bool]
 
@@ -68,7 +68,7 @@ class PollSummary:
     blocks: int = 0
     records: int = 0
     skipped: str = ""
-    """The reason why a file was recorded as read without its records, with its place; empty if none was."""
+    """The location of a skipped file, which was recorded as read without its records, and the reason; else empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +77,12 @@ class Attempt:
 
     ended: Timestamp
     ended_monotonic: float
-    """Seconds."""
+    """Time of the end in seconds (monotonic)."""
     error: OdfError | None = None
     failures: int = 0
     """Consecutive failed polls up to this one."""
     failing_since: Timestamp | None = None
-    """When the first of them ended."""
+    """Time at which the first of these failed polls ended."""
 
 
 @dataclass(slots=True)
@@ -131,15 +131,15 @@ class Poller:
         skips: bool = False,
         source: PolledSource | None = None,
     ) -> PollSummary:
-        """Commit all that is new, and return how much that was; `report` takes descriptions of the progress.
+        """Fetch and commit all new content, and return a summary; `report` is called with descriptions of the progress.
 
         Without a source, the chain's own is polled.
 
-        If it `skips`, the first file that is refused is recorded as read, without its records, and the poll ends.
+        With `skips`, the first file that is refused is recorded as read, without its records, and the poll ends.
 
-        Waits for a poll of the same dataset that is running, since that may have looked before the caller asked. Raises
-        what is wrong with the source or its files; what was committed before is kept. `PollCancelled` once `is_wanted`
-        returns False.
+        A running poll of the same dataset is awaited first, because it may not see content that is new now. Raises
+        errors of the source or its files; blocks that were committed before are kept. Raises `PollCancelled` once
+        `is_wanted` returns False.
         """
         kept = self._dataset_state(dataset, DEFAULT_SOURCE if source is None else source.name)
         with _hold(kept.lock, report, is_wanted):

@@ -50,7 +50,7 @@ class PollView:
     next: Timestamp | None = None
     error: OdfError | None = None
     since: Timestamp | None = None
-    """When the first of the polls that fail now failed."""
+    """Time of the first of the current consecutive failures."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -74,7 +74,7 @@ class PollSchedule:
         self._changed = threading.Event()
 
     def run(self, stop: threading.Event) -> None:
-        """Poll what is due until `stop` is set."""
+        """Poll the datasets that are due until `stop` is set."""
         scan_due = 0.0
         while not stop.wait(TICK_SECONDS):
             if time.monotonic() >= scan_due or self._changed.is_set():
@@ -86,7 +86,7 @@ class PollSchedule:
                     self._start(dataset, stop)
 
     def rescan(self) -> None:
-        """Read the settings again soon: some have changed."""
+        """Read the settings of all datasets again soon, because some have changed."""
         self._changed.set()
 
     def views(self) -> Iterator[PollView]:

@@ -27,7 +27,7 @@ _WILDCARD: Final = re.compile(r"[*?\[]")
 
 
 class Secrets:
-    """Values that were filled in."""
+    """The values that templates were replaced by, which are masked in messages."""
 
     def __init__(self, values: frozenset[str] = frozenset()) -> None:
         """Mask these values, as they are and as they are written in URLs; of a URL, the parts that errors may show."""

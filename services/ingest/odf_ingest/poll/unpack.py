@@ -103,7 +103,7 @@ _BROKEN: Final = (
 
 
 class _Content(Protocol):
-    """The part of a stream's interface that is used."""
+    """A readable stream of bytes."""
 
     def read(self, size: int, /) -> bytes:
         """Return up to `size` bytes; empty at the end."""
@@ -278,4 +278,4 @@ OPENERS: Final[Mapping[bytes, Callable[[Path], AbstractContextManager[_Content]]
     b"\xfd7zXZ\x00": _Xz,
     b"\x28\xb5\x2f\xfd": _zstd,
 }
-"""By the first bytes of a file."""
+"""Functions that open compressed files, by the first bytes of the format."""

@@ -1,4 +1,4 @@
-"""Fetch steps: what a polling source has that is new, as local files (spec: FetchStep).
+"""Fetch steps: download the new content of a polling source to local files (spec: FetchStep).
 
 One module per kind; `ftp` is a scheme of `url`.
 """

@@ -1,8 +1,8 @@
-"""The interface of a fetch step: one function, a variant per module (spec: FetchStep).
+"""The interface of a fetch step: one function, which each kind implements in its module (spec: FetchStep).
 
-`poll/poller.py` calls it, and commits what it yields.
+`poll/poller.py` calls the function, and commits the files and messages that it yields.
 
-A body that arrives in pieces, over any protocol: stored, hashed, limited; transient errors are retried.
+Also the download of a body over any protocol: it is stored, hashed and limited in size; transient errors are retried.
 """
 
 import hashlib
@@ -37,18 +37,18 @@ CHUNK_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MqttLimits:
-    """Times (seconds) and sizes of polls of an MQTT broker."""
+    """Limits of polls of an MQTT broker; times are in seconds."""
 
     quiet_seconds: float = 1.0
-    """Without a message, after which a poll ends."""
+    """A poll ends after this time without a message."""
     gap_seconds: float = 0.1
-    """Without a message, after which a batch ends: brokers wait for confirmations."""
+    """A batch ends after this time without a message, because brokers wait for confirmations."""
     poll_seconds: float = 30.0
-    """After which a poll ends, although more may come."""
+    """Maximum duration of a poll, even if more messages arrive."""
     answer_seconds: float = 10.0
-    """In which a broker answers a PUBREC or a ping, or repeats what it has open."""
+    """Time within which a broker must answer a PUBREC or a ping, or repeat unconfirmed messages."""
     messages: int = 10_000
-    """The greatest size of a batch."""
+    """Maximum number of messages in a batch."""
     batch_bytes: int = 16 << 20
     waiting_bytes: int = 256 << 20
 
@@ -58,9 +58,9 @@ class Limits:
     """Limits of a poll."""
 
     size: int = 4 * GIB
-    """Bytes of one file, as fetched and after each prepare step."""
+    """Maximum size in bytes of one file, as fetched and after each prepare step."""
     networks: Networks = field(default_factory=Networks)
-    """Addresses other than public ones that may be fetched from."""
+    """The networks from which data may be fetched in addition to public addresses."""
     is_trusted: Callable[[DatasetId], bool] = lambda _: True
     """Returns whether a dataset's source may run commands, read files and use variables of this node."""
     secrets: Path | None = None
@@ -89,25 +89,25 @@ class Context:
 
     dataset: DatasetId
     name: str
-    """The dataset's, for people."""
+    """The dataset's name, for messages."""
     note: Note
     environ: Mapping[str, str]
     """The node's environment."""
     takes_whole_batches: bool
-    """Whether each message is a whole batch."""
+    """Whether each message is a batch of its own."""
     folder: Path
     position: PollPosition
-    """The position before."""
+    """The source's position in the chain before this poll."""
     last: SourceState | None
-    """The validator of what was read last from this URL or image."""
+    """The source state with the validator of the content that was last read from this URL or image."""
     is_append: bool
-    """Whether the merge strategy is Append, under which records that are read twice are doubled."""
+    """Whether the merge strategy is Append, with which records that are read twice are appended twice."""
     is_ledger: bool
-    """Whether the merge strategy is Ledger, under which the first record of a key stays."""
+    """Whether the merge strategy is Ledger, which keeps the first record of each key."""
     is_reread: bool
     """Whether a changed file of a glob is read again."""
     is_continued: bool
-    """Whether new lines of a file of a glob are read, and no other change."""
+    """Whether only new lines at the end of a changed file of a glob are read."""
     lines: Lines | None
     """None if records are not lines of the fetched file."""
     limits: Limits
@@ -118,37 +118,37 @@ class Context:
     """Returns the event time of a source with this path and time of last modification."""
 
     def require_wanted(self) -> None:
-        """Raise `PollCancelled` if no caller wants the poll any more."""
+        """Raise `PollCancelled` if no caller waits for the poll any more."""
         if not self.is_wanted():
             raise PollCancelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedFile:
-    """One file that is new: its content, and the state of the block that will have it."""
+    """A file with new content, and the source state of the block that will have it."""
 
     label: str
-    """Its place for people, without secrets."""
+    """The location of the file for messages, without secrets."""
     file: Path
     event_time: Timestamp
     state: SourceState
     is_read: Callable[[PollPosition], bool]
-    """Returns whether this content, or newer, is in the chain by now."""
+    """Returns whether the chain at this position has this content, or newer content."""
     is_empty: bool = False
-    """Whether there is a new state and no content, not even that of an empty file."""
+    """Whether there is only a new state, without any content; an empty file counts as content."""
     fault: OdfError | None = None
-    """The reason why it is not read, although it is new; raised after the other files."""
+    """The error because of which the new file is not read; it is raised after the other files were committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedMessages:
-    """Messages that are new, each one record, and the state of the block that will have them."""
+    """New messages, each with one record, and the source state of the block that will have them."""
 
     label: str
-    """Their place for people, without secrets."""
+    """The location of the messages for display, without secrets."""
     values: tuple[bytes, ...]
     places: tuple[str, ...]
-    """Each message's place in errors."""
+    """The location of each message in errors."""
     event_time: Timestamp
     before: SourceState | None
     state: SourceState
@@ -166,7 +166,7 @@ class FetchedMessages:
 
 @singledispatch
 def fetch(step: FetchStep, context: Context) -> Generator[FetchedFile | FetchedMessages]:
-    """Iterate over what is new, in the order in which it is to be committed.
+    """Yield new files or messages, in the order in which they have to be committed.
 
     Each is committed before the next one is requested. Raises the error of the source; `Unavailable` may be transient.
     """
@@ -192,7 +192,7 @@ class Validators:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """A whole body, stored in the target."""
+    """The result of a download: the complete body is stored in the target file."""
 
     validators: Validators
     digest: Multihash
@@ -200,12 +200,12 @@ class Download:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """A body that has not arrived: `label` stands for its place in messages."""
+    """A body that can be downloaded; `label` is its location in messages."""
 
     label: str
     chunks: Iterable[bytes]
     total: int = 0
-    """Bytes that the server announces; 0 if unknown."""
+    """Size in bytes that the server has announced; 0 if it is unknown."""
 
     def store(self, target: Path, context: Context) -> tuple[Multihash, int]:
         """Store the body; return its hash and size. Raises `TooLarge`, and `SourceUnreachable` if it takes too long."""
