@@ -58,9 +58,14 @@ class LocalStore:
     def __init__(
         self, store: ResourceStore, attempts: Attempts, watch: Watch, types: Callable[[], Types]
     ) -> None:
-        """Work with the attempts and changes of this process."""
+        """Work with the attempts and changes of this process, and release the leases of the former one.
+
+        If that is not dead but slow, its outcomes are refused, since the tokens of its leases are outdated.
+        """
         self._store, self._attempts, self._watch, self._types = store, attempts, watch, types
         self._holder = f"coordinator@{socket.gethostname()}"
+        with store.transaction() as transaction:
+            transaction.release_all(self._holder)
 
     def due_ids(self, types: Sequence[str], is_wanted: Callable[[], bool]) -> Iterator[str]:
         """Return the ids of resources that have to be reconciled."""

@@ -10,7 +10,6 @@ from odf_common.resources.scalar_formats import ResourceId
 from odf_coordinator.resources.sql_tables import (
     EVENTS,
     LABELS,
-    LEASES,
     NODE,
     NOTES,
     REFERENCES,
@@ -20,7 +19,6 @@ from odf_coordinator.resources.sql_tables import (
     TYPES,
     digest,
     event_of,
-    lease_of,
     name_key,
     reference_of,
     resource_of,
@@ -31,7 +29,6 @@ from odf_coordinator.resources.store import (
     MAX_PAGE,
     Cursor,
     Json,
-    Lease,
     Page,
     Position,
     PositionUnknown,
@@ -136,10 +133,6 @@ class SqlSnapshot:
 
     def position(self) -> Position:
         return Position(self.connection.execute(select(STATE.c.position)).scalar_one())
-
-    def expired_leases(self, now_ms: int) -> tuple[Lease, ...]:
-        statement = select(LEASES).where(LEASES.c.expires_ms <= now_ms).order_by(LEASES.c.expires_ms)
-        return tuple(map(lease_of, self.connection.execute(statement)))
 
     def types(self) -> tuple[RegisteredType, ...]:
         return tuple(map(type_of, self.connection.execute(select(TYPES).order_by(TYPES.c.schema))))

@@ -131,6 +131,9 @@ class SqlTransaction(SqlSnapshot):
     def release(self, id: ResourceId, token: FencingToken) -> None:
         self._set_expiry(id, token, None)
 
+    def release_all(self, holder: str) -> None:
+        self.connection.execute(update(LEASES).where(LEASES.c.holder == holder).values(expires_ms=None))
+
     def save_type(self, type: RegisteredType) -> None:
         self._replace(TYPES.c.schema, [type.schema], [type_values(type)])
 

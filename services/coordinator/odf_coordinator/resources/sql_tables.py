@@ -15,9 +15,7 @@ from sqlalchemy.dialects import postgresql
 from odf_common.resources.scalar_formats import ResourceId
 from odf_coordinator.resources.store import (
     EventKind,
-    FencingToken,
     Json,
-    Lease,
     NewEvent,
     Position,
     RegisteredType,
@@ -112,7 +110,6 @@ LEASES: Final = Table(
     Column("holder", Text, nullable=False),
     Column("token", BigInteger, nullable=False),
     Column("expires_ms", BigInteger),  # of a lease that was not released
-    Index("resource_leases_by_expiry", "expires_ms"),
 )
 TYPES: Final = Table(
     "resource_types",
@@ -254,16 +251,6 @@ def reference_of(row: Row[Any]) -> ResourceReference:
         account=row.account,
         name=row.name,
         did=row.did,
-    )
-
-
-def lease_of(row: Row[Any]) -> Lease:
-    """Return the lease of a row."""
-    return Lease(
-        resource=ResourceId(row.resource),
-        holder=row.holder,
-        token=FencingToken(row.token),
-        expires_ms=row.expires_ms,
     )
 
 

@@ -191,16 +191,6 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
-    """The exclusive right to reconcile a resource for some time."""
-
-    resource: ResourceId
-    holder: str
-    token: FencingToken
-    expires_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredType:
     """A type that was registered while the node ran."""
 
@@ -330,9 +320,6 @@ class Snapshot(Protocol):
     def position(self) -> Position:
         """Return the position of the newest event, to watch from it."""
 
-    def expired_leases(self, now_ms: int) -> tuple[Lease, ...]:
-        """Return the leases that expired before they were released."""
-
     def types(self) -> tuple[RegisteredType, ...]:
         """Return the registered types, by `$schema`."""
 
@@ -379,6 +366,9 @@ class Transaction(Snapshot, Protocol):
 
     def release(self, id: ResourceId, token: FencingToken) -> None:
         """Release a lease, if it is still that of the token."""
+
+    def release_all(self, holder: str) -> None:
+        """Release all leases of a holder, whose process has ended."""
 
     def save_type(self, type: RegisteredType) -> None:
         """Add a registered type, or replace the one of the same `$schema`."""
