@@ -13,7 +13,6 @@ from odf_testing.embedded import PATIENCE, EmbeddedNode
 SCHEMAS = "https://opendatafabric.org/schemas"
 ERROR = f"{SCHEMAS}/resource/v1alpha1/ReconciliationError"
 CHAIN = f"{SCHEMAS}/dataset/v1alpha1/ChainState"
-LEASE_SECONDS = 60.0  # a killed controller keeps its resource for so long
 SOURCE = (
     "{kind: AddPushSource, sourceName: default, read: {kind: NdJson, schema: {fields: [{name: event_time, type: "
     "{kind: Timestamp, timezone: UTC}}, {name: city, type: String}]}}, merge: {kind: Append}}"
@@ -161,6 +160,24 @@ def test_what_is_refused_and_what_fails_says_why(datasets: Datasets) -> None:
     node.run("delete refused refusing --yes")
 
 
+def test_a_projection_follows_its_input_and_is_a_table_of_sql(datasets: Datasets) -> None:
+    node = datasets.node
+    query = "SELECT city, count(*) AS visits FROM visits GROUP BY city"
+    projection = (
+        "{$schema: Projection, headers: {name: busiest}, spec: {inputs: [{datasetRef: visits}], "
+        f"project: {{kind: Sql, engine: spark, query: '{query}'}}}}}}"
+    )
+    datasets.apply(projection, root("visits"))
+    record = b'{"event_time":"2020-01-01T00:00:00Z","city":"Bergen"}\n'
+    for count in (1, 2):
+        node.run("ingest visits -", stdin=record)
+        node.eventually(
+            lambda: node.run("sql 'SELECT * FROM busiest' -o json") == [{"city": "Bergen", "visits": count}]  # noqa: B023
+        )
+    node.run("delete Projection:busiest --yes --wait")
+    node.run("delete Dataset:visits --yes --wait")
+
+
 @pytest.mark.parametrize("delay", [0.0, 0.05, 0.2])
 def test_a_coordinator_killed_after_an_apply_settles_it_once(datasets: Datasets, delay: float) -> None:
     node, name = datasets.node, f"killed.{int(delay * 1000)}"
@@ -168,7 +185,7 @@ def test_a_coordinator_killed_after_an_apply_settles_it_once(datasets: Datasets,
         datasets.apply(root(name, info))
         time.sleep(delay)
         node.await_restart("coordinator", node.kill("coordinator"))
-        found = datasets.settled(name, timeout=LEASE_SECONDS + 2 * PATIENCE)
+        found = datasets.settled(name, timeout=2 * PATIENCE)
         assert found["headers"]["generation"] == number
     assert datasets.events(name) == ["Seed", "SetInfo", "AddPushSource", "SetInfo"]
     node.run(f"delete Dataset:{name} --yes --wait")

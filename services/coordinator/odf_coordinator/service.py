@@ -31,6 +31,7 @@ from odf_coordinator.definitions.first_schemas import FirstSchemas
 from odf_coordinator.lifecycle import Claims, Collector
 from odf_coordinator.operations.drop_and_rebuild import DataDropper, DataRebuilder
 from odf_coordinator.operations.ingest_client import Ingest, IngestClient
+from odf_coordinator.operations.projection_files import FOLDER, ProjectionFiles
 from odf_coordinator.operations.pull import Puller
 from odf_coordinator.operations.query_problems import EngineUpgrader
 from odf_coordinator.operations.read import RecordReader
@@ -44,7 +45,7 @@ from odf_coordinator.resources.flows.flow_servicer import register as register_f
 from odf_coordinator.resources.flows.flow_wiring import FlowPorts
 from odf_coordinator.resources.flows.node_tasks import NodeTasks, Peer
 from odf_coordinator.resources.resource_servicer import register as register_resources
-from odf_coordinator.resources.wiring import NodeResources, build_resources
+from odf_coordinator.resources.wiring import DatasetPorts, NodeResources, build_resources
 from odf_coordinator.storage import Slices
 from odf_coordinator.transforms.runner import RunningTransforms, Transformer
 from odf_coordinator.transforms.scheduler import Scheduler
@@ -110,8 +111,7 @@ def _resources(env: Environment, parts: Dependencies, ingest: Ingest) -> NodeRes
     )
     resources = build_resources(
         settings.home,
-        parts.creator,
-        parts.names,
+        DatasetPorts(creator=parts.creator, names=parts.names, reader=parts.record_reader),
         FlowPorts(tasks=tasks, datasets=parts.datasets, is_multi_tenant=is_multi_tenant),
         url=settings.resources,
         keys_file=settings.resource_keys_file,
@@ -212,7 +212,12 @@ def _with_operations(  # noqa: PLR0917 - the components that operations share
         references=References(
             datasets=datasets, refs=env.refs, importer=importer, creator=creator, keys=keys
         ),
-        record_reader=RecordReader(datasets=datasets, slices=Slices(datasets), engine=engine),
+        record_reader=RecordReader(
+            datasets=datasets,
+            slices=Slices(datasets),
+            engine=engine,
+            projections=ProjectionFiles(env.settings.home / FOLDER),
+        ),
         puller=Puller(
             datasets=datasets,
             scheduler=scheduler,

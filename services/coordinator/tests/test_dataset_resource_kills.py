@@ -18,7 +18,7 @@ from odf_coordinator.resources.dataset_controller import DatasetController
 from odf_coordinator.resources.flows.flow_wiring import FlowPorts
 from odf_coordinator.resources.store import StoredResource
 from odf_coordinator.resources.use_cases import Batch, ResourceRef
-from odf_coordinator.resources.wiring import build_resources
+from odf_coordinator.resources.wiring import DatasetPorts, build_resources
 
 NODE = Subject()
 MANIFEST = (
@@ -34,7 +34,9 @@ class Process:
     def __init__(self, home: Path, topics: FakeTopics) -> None:
         self.node = Coordinator(home=home, topics=topics, is_durable=True)
         flow_ports = FlowPorts(tasks=FakeTasks(), datasets=self.node.datasets)
-        parts = build_resources(home, self.node.creator, self.node.names, flow_ports)
+        node = self.node
+        datasets = DatasetPorts(creator=node.creator, names=node.names, reader=node.record_reader)
+        parts = build_resources(home, datasets, flow_ports)
         self.resources = parts.resources
         self.controller = DatasetController(
             creator=self.node.creator, names=self.node.names, status=parts.status

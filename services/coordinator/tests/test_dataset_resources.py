@@ -23,7 +23,7 @@ from odf_coordinator.resources.documents import Json
 from odf_coordinator.resources.flows.flow_wiring import FlowPorts
 from odf_coordinator.resources.store import StoredResource
 from odf_coordinator.resources.use_cases import Batch, ResourceInUse, ResourceRef
-from odf_coordinator.resources.wiring import NodeResources, build_resources
+from odf_coordinator.resources.wiring import DatasetPorts, NodeResources, build_resources
 
 NODE = Subject()
 SECONDS = 20.0
@@ -68,7 +68,8 @@ class Bench:
     def __init__(self, node: Coordinator) -> None:
         self.node = node
         flow_ports = FlowPorts(tasks=FakeTasks(), datasets=node.datasets)
-        self.parts: NodeResources = build_resources(node.home, node.creator, node.names, flow_ports)
+        datasets = DatasetPorts(creator=node.creator, names=node.names, reader=node.record_reader)
+        self.parts: NodeResources = build_resources(node.home, datasets, flow_ports)
         self.resources = self.parts.resources
 
     def apply(self, *texts: str) -> tuple[Outcome, ...]:

@@ -12,6 +12,7 @@ from odf_common.ports.engine import Engine, IsWanted, QueryTable, always
 from odf_common.ports.store import DatasetUnknown
 from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.definitions.declared_columns import schema_of
+from odf_coordinator.operations.projection_files import ProjectionFiles
 from odf_coordinator.storage import Slices
 
 CHUNK_BYTES: Final = 1 << 20  # of one message
@@ -19,7 +20,11 @@ _COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)  # linear 
 
 
 class TableUnknown(DatasetUnknown):
-    """A query names a table that is not a dataset of this node."""
+    """A query names a table that is neither a dataset nor a projection of this node."""
+
+
+class NoColumns(InvalidQuery):
+    """A query reads a dataset whose columns are unknown, because it has no data yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +34,7 @@ class RecordReader:
     datasets: Datasets
     slices: Slices
     engine: Engine
+    projections: ProjectionFiles
 
     def tail(self, ref: str, records: int) -> pa.Table:
         """Return the last records; if there are none, an empty table with the schema, as far as that is known."""
@@ -40,7 +46,7 @@ class RecordReader:
         return pa.table({}) if schema is None else schema.empty_table()
 
     def query(self, sql: str, is_wanted: IsWanted = always) -> Iterator[bytes]:
-        """Return the result of a SQL query over datasets by name, as chunks of an Arrow IPC stream.
+        """Return the result of a SQL query over datasets and projections by name, as chunks of an Arrow IPC stream.
 
         The query is cancelled once `is_wanted` returns False.
         """
@@ -53,20 +59,23 @@ class RecordReader:
                 raise InvalidQuery(text=f"put a name with dots in backticks: `{name}`")
         return self.engine.query_stream(sql, tables, is_wanted)
 
-    def _table(self, name: str) -> QueryTable:
-        handle = self._find(name)
+    def table(self, name: str, handle: DatasetHandle) -> QueryTable:
+        """Return a dataset as the table with this name in a query; raises `NoColumns`."""
         schema = schema_of(handle.state)
         if schema is None:
-            raise InvalidQuery(text=f"{handle.alias} has no data yet, so its columns are unknown")
+            raise NoColumns(text=f"{handle.alias} has no data yet, so its columns are unknown")
         paths = tuple(str(path) for path in self.slices.paths(handle))
         return QueryTable(name=name, schema=schema, data_paths=paths)
 
-    def _find(self, name: str) -> DatasetHandle:
+    def _table(self, name: str) -> QueryTable:
         entry = self.datasets.catalog.by_alias(name)
         handle = None if entry is None else self.datasets.open(entry)
-        if handle is None:
+        if handle is not None:
+            return self.table(name, handle)
+        projected = self.projections.table(name)
+        if projected is None:
             raise TableUnknown(what=name, nearest=self.datasets.nearest(name))
-        return handle
+        return projected
 
 
 def ipc_chunks(table: pa.Table) -> Iterator[bytes]:

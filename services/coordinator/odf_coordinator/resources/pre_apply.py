@@ -8,7 +8,7 @@ from odf_common.codec.model_schema import Spelled
 from odf_common.codec.plain_values import map_spelled
 from odf_common.errors import InvalidInput
 from odf_common.identity.keys import PrivateKey, generate
-from odf_common.resources.registry import DATASET, FLOW, SOURCE
+from odf_common.resources.registry import DATASET, FLOW, PROJECTION, SOURCE
 from odf_common.resources.scalar_formats import Did
 from odf_common.resources.secret_encryption import SecretPlace, accept_password, accept_secret
 from odf_common.resources.secret_keys import SecretKeys
@@ -18,6 +18,7 @@ from odf_coordinator.resources.dataset_checks import check_dataset
 from odf_coordinator.resources.documents import Json
 from odf_coordinator.resources.draft import Desired, Prepared
 from odf_coordinator.resources.flow_checks import check_flow, flow_spec
+from odf_coordinator.resources.projection_controller import check_projection
 from odf_coordinator.resources.resolution import ApplyWarning
 
 PASSWORD: Final = "spec.password"  # noqa: S105 - a path
@@ -50,6 +51,8 @@ class PreApply:
         if desired.type is DATASET:
             check_dataset(prepared, before)
             return Prepared(spec=prepared, labels={"datasetKind": prepared["kind"], "did": desired.did})
+        if desired.type is PROJECTION:
+            check_projection(prepared)
         if desired.type is SOURCE:
             return Prepared(spec=prepared, warnings=_check_templates(prepared))
         return Prepared(spec=prepared)

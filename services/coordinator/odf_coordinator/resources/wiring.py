@@ -17,11 +17,12 @@ from odf_common.adapters.local.secret_key_files import (
 from odf_common.errors import OdfError
 from odf_common.identity.keys import PrivateKey
 from odf_common.ports.clock import Clock
-from odf_common.resources.registry import FLOW
+from odf_common.resources.registry import FLOW, PROJECTION
 from odf_common.service.reconcile_loop import ReconcileLoop
 from odf_coordinator.catalog.datasets import KeyStore
 from odf_coordinator.catalog.declarations import Declarations
 from odf_coordinator.definitions.create import DatasetCreator
+from odf_coordinator.operations.read import RecordReader
 from odf_coordinator.operations.rename_and_delete import DatasetNames
 from odf_coordinator.resources.attempts import Attempts
 from odf_coordinator.resources.controllers import ELSEWHERE, LocalStore, own_controllers
@@ -33,6 +34,7 @@ from odf_coordinator.resources.flows.flow_servicer import FlowServicer
 from odf_coordinator.resources.flows.flow_use_cases import FlowRuns
 from odf_coordinator.resources.flows.flow_wiring import FlowPorts, build_flows
 from odf_coordinator.resources.pre_apply import PreApply
+from odf_coordinator.resources.projection_controller import ProjectionController
 from odf_coordinator.resources.resource_servicer import ResourceServicer
 from odf_coordinator.resources.secret_rotation import SecretRotation
 from odf_coordinator.resources.sql_store import SqlResourceStore
@@ -58,12 +60,20 @@ class NodeResources:
     store: ResourceStore
     clock: Clock
     flows: FlowLoop
+    projecting: ProjectionController
     flow_servicer: FlowServicer
 
     @property
     def background(self) -> tuple[Callable[[threading.Event], None], ...]:
         """Return the functions that run until the coordinator stops."""
-        return self.loop.run, self.flows.run, self.run_purge, self.status.run, self.rotation.resume
+        return (
+            self.loop.run,
+            self.flows.run,
+            self.run_purge,
+            self.status.run,
+            self.projecting.run,
+            self.rotation.resume,
+        )
 
     def run_purge(self, stop: threading.Event) -> None:
         """Forget, each hour until stopped, what was removed long ago, and old events of attempts."""
@@ -75,24 +85,35 @@ class NodeResources:
                 log.warning("old resources stay", code=error.code, why=str(error))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetPorts:
+    """What resources do with the datasets of the node."""
+
+    creator: DatasetCreator
+    names: DatasetNames
+    reader: RecordReader
+
+
 def build_resources(
     home: Path,
-    creator: DatasetCreator,
-    names: DatasetNames,
+    datasets: DatasetPorts,
     flow_ports: FlowPorts,
     *,
     url: str | None = None,
     keys_file: Path | None = None,
 ) -> NodeResources:
     """Wire resources over the store of a home, or of the database at a URL, and over the datasets of the node."""
-    store, clock, datasets = SqlResourceStore.open(home, url), creator.clock, creator.datasets
+    creator, names = datasets.creator, datasets.names
+    store, clock = SqlResourceStore.open(home, url), creator.clock
     watch = Watch(store)
     attempts = Attempts(store=store, clock=clock, changed=watch.notify)
-    status = DatasetStatus(datasets, store, attempts)
+    status = DatasetStatus(creator.datasets, store, attempts)
     flows = build_flows(WatchedStore(store, watch), clock, watch, flow_ports)
     controllers = own_controllers(DatasetController(creator=creator, names=names, status=status))
     controllers[str(FLOW.uri)] = flows.controller
-    catalog = CatalogDatasets(datasets=datasets)
+    projecting = ProjectionController(datasets.reader, attempts.request)
+    controllers[str(PROJECTION.uri)] = projecting
+    catalog = CatalogDatasets(datasets=creator.datasets)
     resources = Resources(
         store=store,
         clock=clock,
@@ -108,6 +129,7 @@ def build_resources(
     _connect(names.claims.declarations, resources)
     creator.committer.listen(status.on_committed)
     creator.committer.listen(flows.loop.on_committed)
+    creator.committer.listen(projecting.on_committed)
     rotation = _secret_rotation(store, home, keys_file)
     servicer = ResourceServicer(resources, attempts, watch, rotation)
     return NodeResources(
@@ -119,6 +141,7 @@ def build_resources(
         store=store,
         clock=clock,
         flows=flows.loop,
+        projecting=projecting,
         flow_servicer=FlowServicer(FlowRuns(resources=resources, planner=flows.planner, loop=flows.loop)),
     )
 
