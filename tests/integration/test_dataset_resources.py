@@ -167,13 +167,15 @@ def test_a_projection_follows_its_input_and_is_a_table_of_sql(datasets: Datasets
         "{$schema: Projection, headers: {name: busiest}, spec: {inputs: [{datasetRef: visits}], "
         f"project: {{kind: Sql, engine: spark, query: '{query}'}}}}}}"
     )
-    datasets.apply(projection, root("visits"))
+    node.run("apply -f - -o json --wait", stdin=f"{projection}\n---\n{root('visits')}".encode())
+
+    def project() -> object:
+        return node.run("sql 'SELECT * FROM busiest' -o json")
+
     record = b'{"event_time":"2020-01-01T00:00:00Z","city":"Bergen"}\n'
-    for count in (1, 2):
+    for visits in (1, 2):
         node.run("ingest visits -", stdin=record)
-        node.eventually(
-            lambda: node.run("sql 'SELECT * FROM busiest' -o json") == [{"city": "Bergen", "visits": count}]  # noqa: B023
-        )
+        node.eventually(lambda: project() == [{"city": "Bergen", "visits": visits}])  # noqa: B023
     node.run("delete Projection:busiest --yes --wait")
     node.run("delete Dataset:visits --yes --wait")
 

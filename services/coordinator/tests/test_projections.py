@@ -53,6 +53,15 @@ class Bench:
         assert condition is not None
         return dict(condition["details"])
 
+    def run_until_requested(self, id: ResourceId) -> None:
+        stop = threading.Event()
+        thread = threading.Thread(target=self.controller.run, args=(stop,))
+        thread.start()
+        while id not in self.requested:
+            stop.wait(0.05)
+        stop.set()
+        thread.join()
+
     def cities(self, table: str = "newest") -> list[str]:
         rows = arrow_table(self.node.record_reader.query(f"SELECT * FROM `{table}`"))
         return list(rows["city"].to_pylist())
@@ -87,14 +96,8 @@ def test_a_change_of_an_input_requests_an_attempt_that_replaces_the_result(bench
     bench.reconcile(name="other", id=ANOTHER, ref="cities.copy")
     bench.node.push("cities", "Rome", minute=1)
     assert bench.cities() == ["Oslo"]
-    stop = threading.Event()
-    thread = threading.Thread(target=bench.controller.run, args=(stop,))
-    thread.start()
-    while not bench.requested:
-        stop.wait(0.05)
-    stop.set()
-    thread.join()
-    assert bench.requested == [ID]
+    bench.run_until_requested(ID)
+    assert ANOTHER not in bench.requested
     assert bench.reconcile()["records"] == 2
     assert bench.cities() == ["Oslo", "Rome"]
 
@@ -139,6 +142,10 @@ def test_what_a_projection_waits_for(bench: Bench, root: str) -> None:
     bench.node.add(undeclared.replace("name: cities", "name: empty"))
     with pytest.raises(DependencyNotReady, match="no data yet"):
         bench.reconcile(ref="empty")
+    with pytest.raises(DependencyMissing, match="the input empty[.]copy does not exist"):
+        bench.reconcile(ref="empty.copy", id=ANOTHER)
+    bench.node.add(undeclared.replace("name: cities", "name: empty.copy"))
+    bench.run_until_requested(ANOTHER)
 
 
 def test_a_name_of_a_dataset_is_refused(bench: Bench) -> None:

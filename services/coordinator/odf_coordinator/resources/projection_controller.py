@@ -12,7 +12,7 @@ from odf_common.errors import InvalidInput, Refused
 from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.metadata.events import DatasetKind, DatasetSnapshot, SetTransform
 from odf_common.metadata.normalize import normalize
-from odf_common.ports.store import DatasetUnknown
+from odf_common.ports.store import DatasetUnknown, find_entry
 from odf_common.resources.conditions import PROJECTION_STATE, TRUE
 from odf_common.resources.failures import DependencyMissing, DependencyNotReady
 from odf_common.resources.registry import PROJECTION
@@ -96,6 +96,8 @@ class ProjectionController:
         """Read datasets, publish files, and call `request` for an attempt after a change of an input."""
         self._reader, self._files, self._request = reader, reader.projections, request
         self._followed: dict[ResourceId, _Followed] = {}
+        self._missing: dict[ResourceId, str] = {}
+        """The name of an input that does not exist, by projection."""
         self._moved: set[DatasetId] = set()
         self._lock = threading.Lock()
 
@@ -107,7 +109,9 @@ class ProjectionController:
         if self._reader.datasets.catalog.by_alias(alias) is not None:
             raise Refused(text=f"the dataset {alias} exists; rename it, or the projection")
         query = read_query(resource["spec"], account)
-        handles = self._open_inputs(query)
+        with self._lock:
+            self._missing.pop(id_, None)
+        handles = self._open_inputs(id_, query)
         self._follow(id_, handles, pause=0)
         heads = {str(one.id): str(one.state.head) for one in handles.values()}
         origin = Origin(alias=alias, sql=sql_of(query), heads=heads)
@@ -123,6 +127,7 @@ class ProjectionController:
         id_ = ResourceId(resource["headers"]["id"])
         with self._lock:
             self._followed.pop(id_, None)
+            self._missing.pop(id_, None)
         self._files.remove(id_)
 
     def on_committed(self, state: ChainState) -> None:
@@ -131,9 +136,9 @@ class ProjectionController:
             self._moved.add(state.dataset_id)
 
     def run(self, stop: threading.Event) -> None:
-        """Request attempts for projections whose inputs have changed, until stopped."""
+        """Request attempts for projections whose inputs have changed or appeared, until stopped."""
         while not stop.wait(REFRESH_SECONDS):
-            for due in self._take_due():
+            for due in (*self._take_due(), *self._take_found()):
                 self._request(due)
 
     def _take_due(self) -> list[ResourceId]:
@@ -145,13 +150,24 @@ class ProjectionController:
             self._moved &= frozenset[DatasetId]().union(*resting)
         return [id_ for id_, one in moved.items() if one.not_before <= now]
 
-    def _open_inputs(self, query: SetTransform) -> dict[str, DatasetHandle]:
+    def _take_found(self) -> list[ResourceId]:
+        """Return the projections whose missing input exists now."""
+        entries = self._reader.datasets.catalog
+        with self._lock:
+            found = [id_ for id_, ref in self._missing.items() if find_entry(entries, ref) is not None]
+            for id_ in found:
+                del self._missing[id_]
+        return found
+
+    def _open_inputs(self, id: ResourceId, query: SetTransform) -> dict[str, DatasetHandle]:
         """Return the inputs by their names in the query."""
         datasets = self._reader.datasets
         try:
             resolved = resolve(query, {}, datasets.catalog)
             return {str(one.alias): datasets.find(one.dataset_ref) for one in resolved.inputs}
         except DatasetUnknown as error:
+            with self._lock:
+                self._missing[id] = error.what
             raise DependencyMissing(text=f"the input {error.what} does not exist") from error
 
     def _compute(self, id: ResourceId, origin: Origin, handles: Mapping[str, DatasetHandle]) -> None:
