@@ -142,7 +142,7 @@ def test_what_a_projection_waits_for(bench: Bench, root: str) -> None:
     bench.node.add(undeclared.replace("name: cities", "name: empty"))
     with pytest.raises(DependencyNotReady, match="no data yet"):
         bench.reconcile(ref="empty")
-    with pytest.raises(DependencyMissing, match="the input empty[.]copy does not exist"):
+    with pytest.raises(DependencyMissing, match=r"the input empty\.copy does not exist"):
         bench.reconcile(ref="empty.copy", id=ANOTHER)
     bench.node.add(undeclared.replace("name: cities", "name: empty.copy"))
     bench.run_until_requested(ANOTHER)
