@@ -37,6 +37,7 @@ OTHER = {
     "odf_sync/transfer/partial_files.py": "a download that can be repeated",
     "odf_sync/webhooks/webhook_servicer.py": "names of receivers",
     "odf_sync/webhooks/sender.py": "sockets",
+    "odf_sync/webhooks/webhook_targets.py": "names of receivers",
     "odf_verifier/verification.py": "the verifier's own notes, guarded as a store",
 }
 

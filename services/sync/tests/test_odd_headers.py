@@ -86,6 +86,7 @@ def operations(description: Any) -> Iterator[tuple[str, str, list[str]]]:  # noq
     """Yield method, path and parameters of a query of each operation, on the one dataset that exists."""
     own = {"account": "ann", "dataset": "cities.population", "ref": "head", "receipt": "a" * 32, "id": "x"}
     own["name"] = "f16205b32358ba1169824af9f5f71d362beb5f58932cfca42013f210e16672a94399f"
+    own |= {"context": "config", "version": "v1alpha1", "type": "variableset"}
     for path, methods in description["paths"].items():
         for method, operation in methods.items():
             parameters = operation.get("parameters", ())

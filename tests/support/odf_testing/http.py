@@ -27,7 +27,10 @@ def configuration(
 
     `names_clients` keeps the lines that set `Host` and `X-Forwarded-For`.
     """
-    text = CONFIGURATION.read_text()
+    # First of all, since the files that are named below may be in /tmp.
+    text = (
+        CONFIGURATION.read_text().replace("/tmp/", f"{folder}/").replace("/dev/stderr", f"{folder}/error.log")
+    )
     if not names_clients:
         text, count = SAYS_WHO_SENT.subn("", text)
         assert count == 2
@@ -38,8 +41,7 @@ def configuration(
             text = _replaced(text, f"/run/secrets/http/{name}", str(file))
     text = _replaced(text, "listen 8443 ssl;", f"listen 127.0.0.1:{port}{' ssl' if certificate else ''};")
     text = _replaced(text, "https://sync:5545", server)
-    text = _replaced(text, "worker_processes auto;", "worker_processes 1;")
-    return text.replace("/tmp/", f"{folder}/").replace("/dev/stderr", f"{folder}/error.log")
+    return _replaced(text, "worker_processes auto;", "worker_processes 1;")
 
 
 def _replaced(text: str, old: str, new: str) -> str:

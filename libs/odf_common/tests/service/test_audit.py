@@ -29,6 +29,7 @@ from odf_common.proto.odf.node.v1 import (
     ingest_pb2,
     ingest_pb2_grpc,
     push_pb2,
+    resources_pb2,
     sync_pb2,
     verifier_pb2,
     webhooks_pb2,
@@ -57,6 +58,9 @@ READS: Final = {
     ),
     *("Push.Check", "Push.Show", "Sync.Compare", "Sync.ListAliases", "Sync.Search", "Verifier.Verify"),
     "Webhooks.ListWebhooks",
+    *("Resources.GetResource", "Resources.ListResources", "Resources.ShowHistory"),
+    *("Resources.ListResourceTypes", "Resources.WatchResources", "Resources.WatchDueResources"),
+    "Flows.ListFlowRuns",
 }
 CHANGES: Final = {
     *("Access.AddAccount", "Access.SetPassword", "Access.RemoveAccount", "Access.CreateToken"),
@@ -81,7 +85,10 @@ CHANGES: Final = {
         "Sync.Push",
         "Sync.ChangeAliases",
     ),
-    *("Webhooks.AddWebhook", "Webhooks.DeleteWebhook"),
+    *("Webhooks.AddWebhook", "Webhooks.DeleteWebhook", "Webhooks.CallWebhook"),
+    *("Resources.ApplyResources", "Resources.DeleteResource", "Resources.RenameResource"),
+    *("Resources.ReconcileResource", "Resources.AddResourceTypes", "Resources.RotateSecretKeys"),
+    *("Resources.BeginAttempt", "Resources.EndAttempt", "Flows.RunFlow"),
 }
 PREFIX: Final = "/odf.node.v1."
 DATASET: Final = str(a_dataset())
@@ -175,7 +182,7 @@ def stub(node: Node) -> Iterator[coordinator_pb2_grpc.CoordinatorStub]:
 
 
 def test_each_method_says_whether_it_changes_something() -> None:
-    modules = (access, pb, ingest_pb2, push_pb2, sync_pb2, verifier_pb2, webhooks_pb2)
+    modules = (access, pb, ingest_pb2, push_pb2, resources_pb2, sync_pb2, verifier_pb2, webhooks_pb2)
     methods = {
         f"{service.name}.{method.name}": method.GetOptions().idempotency_level
         for module in modules

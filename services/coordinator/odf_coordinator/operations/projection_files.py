@@ -2,10 +2,10 @@
 
 import hashlib
 import json
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -75,7 +75,6 @@ class ProjectionFiles:
         self._results: dict[str, Result] = {}
         self._lock = threading.Lock()
         with translate_os_errors():
-            folder.mkdir(mode=0o700, exist_ok=True)
             for path in sorted(folder.glob("*/*.parquet"), key=lambda one: one.stat().st_mtime_ns):
                 self._index(path)
 
@@ -107,6 +106,7 @@ class ProjectionFiles:
     def publish(self, id: str, origin: Origin, stream: Iterable[bytes]) -> None:
         """Replace the result of a projection atomically by an Arrow IPC stream."""
         folder = self._folder / id
+        self._folder.mkdir(mode=0o700, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         path = folder / f"{origin.digest}.parquet"
         with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
@@ -128,10 +128,9 @@ class ProjectionFiles:
         """Remove the results of a projection."""
         with self._lock:
             self._results.pop(id, None)
-        for path in (self._folder / id).glob("*.parquet"):
-            path.unlink()
-        with suppress(FileNotFoundError):
-            (self._folder / id).rmdir()
+        folder = self._folder / id
+        if folder.exists():
+            shutil.rmtree(folder)
 
 
 def _write_parquet(received: Path, written: Path, origin: Origin) -> None:

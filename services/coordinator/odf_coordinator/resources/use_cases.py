@@ -140,7 +140,13 @@ class Resources:
         """Return the types of the node, which only `add_types` changes."""
         if self._types is None:
             with self.store.read() as snapshot:
-                self._types = build_types(snapshot.types())
+                return self._types_in(snapshot)
+        return self._types
+
+    def _types_in(self, snapshot: Snapshot) -> Types:
+        """Return the types of the node, as one reads them who has a snapshot open."""
+        if self._types is None:
+            self._types = build_types(snapshot.types())
         return self._types
 
     def schemas(self) -> dict[str, Any]:
@@ -307,7 +313,7 @@ class Resources:
     def _find(
         self, snapshot: Snapshot, caller: NodeCaller, wanted: ResourceRef, *, is_deleted_too: bool = False
     ) -> StoredResource:
-        kind = self.types().of_schema(wanted.type)
+        kind = self._types_in(snapshot).of_schema(wanted.type)
         found = self._lookup(snapshot, caller, kind, wanted)
         is_visible = found is not None and caller.may_read(found)
         if found is None or not is_visible or (found.deleted_ms is not None and not is_deleted_too):
@@ -374,7 +380,7 @@ class Resources:
         deletions = [one for one in found if one.id not in kept]
         return [
             Outcome(
-                type=self.types().of_schema(one.schema),
+                type=self._types_in(transaction).of_schema(one.schema),
                 resource=one,
                 outcome=PRUNED,
                 change=self._deletion(one, now_ms, caller),
@@ -422,7 +428,11 @@ class Resources:
             waiting = transaction.unresolved_to(resource.type, resource.account, resource.name, resource.did)
             changes = [
                 pin_references(
-                    self.types(), one, handle_of(resource), now_ms, subject.name or NODE_ACCOUNT.text
+                    self._types_in(transaction),
+                    one,
+                    handle_of(resource),
+                    now_ms,
+                    subject.name or NODE_ACCOUNT.text,
                 )
                 for one in waiting
             ]
@@ -431,7 +441,7 @@ class Resources:
 
     def _with_names(self, snapshot: Snapshot, resource: StoredResource) -> StoredResource:
         """Return a resource with the names in its handles as they are now."""
-        kind = self.types().of_schema(resource.schema)
+        kind = self._types_in(snapshot).of_schema(resource.schema)
         return replace(
             resource, document=documents.with_current_names(kind, resource.document, snapshot.by_ids)
         )
