@@ -1,11 +1,13 @@
-"""A Source resource waits for its secret, is polled with it, and never binds itself to another set of the same name."""
+"""Source resources: one waits for its secret and is polled with it; others take pushes, or read topics, for flows."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 from odf_testing.absence import assert_absent
 from odf_testing.embedded import PATIENCE, EmbeddedNode
 from odf_testing.webserver import Page, PageServer, serving_pages
@@ -115,3 +117,109 @@ def test_a_source_waits_is_polled_and_is_not_rebound(
     assert rebound["rebound"] == ["spec.config.token"]
     assert resources.await_phase("Ready")["spec"]["config"]["token"]["id"] == again["id"]
     assert_absent("swordfish, plain", node.home)
+
+
+ORDERS = "/source/v1alpha1/source/orders/ingest"
+PUSHED = """
+$schema: Source
+headers: {name: orders}
+spec:
+  ingress: {kind: RestEndpoint, buffer: {kind: Memory, bufferSize: 100}}
+  read: {kind: NdJson, ddlSchema: [id BIGINT]}
+"""
+TOPIC = """
+$schema: Source
+headers: {name: orders.topic}
+spec:
+  ingress:
+    kind: Ext
+    $schema: https://node.odf.example/schemas/source/v1alpha1/KafkaTopic
+    topics: [shop.orders]
+  read: {kind: NdJson, ddlSchema: [id BIGINT]}
+"""
+ROOT = "{$schema: Dataset, headers: {name: %s}, spec: {kind: Root, metadata: []}}"
+
+
+def a_flow(name: str, source: str, target: str, least: int = 10) -> str:
+    return f"""
+$schema: Flow
+headers: {{name: {name}}}
+spec:
+  target: Dataset:{target}
+  triggers: [{{kind: Source, source: {source}, minRecordsToAwait: {least}, maxAwaitInterval: 3s}}]
+  tasks: [{{kind: Ingest, source: {source}}}]
+"""
+
+
+def post(node: EmbeddedNode, path: str, ids: Iterable[int], key: str = "") -> tuple[int, Any, Any]:
+    connection = HTTPConnection(str(node.node.http).removeprefix("http://"), timeout=PATIENCE)
+    headers = {"Content-Type": "application/x-ndjson", **({"Idempotency-Key": key} if key else {})}
+    body = b"".join(b'{"id": %d}\n' % id_ for id_ in ids)
+    try:
+        connection.request("POST", path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read() or b"{}"), answer.headers
+    finally:
+        connection.close()
+
+
+def ids_of(node: EmbeddedNode, dataset: str) -> list[int]:
+    return sorted(row["id"] for row in node.run(f"tail {dataset} -n 1000 -o json"))
+
+
+def commits_of(node: EmbeddedNode, dataset: str) -> int:
+    return json.dumps(node.run(f"log {dataset} -o json")).count('"AddData"')
+
+
+def test_pushes_to_a_source_are_committed_by_a_flow_once(node: EmbeddedNode) -> None:
+    resources = Resources(node)
+    resources.apply(PUSHED + "---\n" + ROOT % "orders.raw", "--wait 60s")
+    assert post(node, "/source/v1alpha1/source/nowhere/ingest", [1])[0] == 404
+    status, receipt, _ = post(node, ORDERS, range(100), "first")
+    assert (status, receipt["state"], receipt["records"], receipt["source"]) == (
+        202,
+        "accepted",
+        100,
+        "orders",
+    )
+    status, refused, headers = post(node, ORDERS, [100])
+    assert (status, refused["code"], headers["Retry-After"]) == (429, "BufferFull", "1")
+
+    node.await_restart("ingest", node.kill("ingest"))
+    assert post(node, ORDERS, range(100), "first")[1]["receipt"] == receipt["receipt"]
+    resources.apply(a_flow("orders.flow", "orders", "orders.raw"))
+    node.eventually(lambda: ids_of(node, "orders.raw") == [*range(100)])
+    assert commits_of(node, "orders.raw") == 1
+
+    for id_ in range(100, 104):
+        assert post(node, ORDERS, [id_])[0] == 202
+    node.eventually(lambda: ids_of(node, "orders.raw") == [*range(104)])
+    assert commits_of(node, "orders.raw") == 2, "four pushes that waited together are one commit"
+    assert node.run("flow runs orders.flow -o json")[0]["trigger"] == "Source"
+    assert "AddPushSource" not in json.dumps(node.run("log orders.raw -o json"))
+
+    resources.delete("Source", "orders")
+    assert post(node, ORDERS, [1])[0] == 410
+    node.eventually(lambda: "orders" not in json.dumps(node.run("get Source -o json")))
+    assert post(node, ORDERS, [1])[0] == 410
+
+
+def test_a_source_reads_topics_of_others_for_a_flow(node: EmbeddedNode) -> None:
+    resources = Resources(node)
+    admin = AdminClient(node.clients)
+    admin.create_topics([NewTopic("shop.orders", 2)])["shop.orders"].result(PATIENCE)
+    node.produce("shop.orders", [b'{"id": %d}' % id_ for id_ in range(5)])
+    resources.apply(TOPIC + "---\n" + ROOT % "shop.raw", "--wait 60s")
+    resources.apply(a_flow("shop.flow", "orders.topic", "shop.raw", least=5))
+    node.eventually(lambda: ids_of(node, "shop.raw") == [*range(5)])
+    node.produce("shop.orders", [b'{"id": 5}'])
+    node.eventually(lambda: ids_of(node, "shop.raw") == [*range(6)])
+    assert commits_of(node, "shop.raw") == 2
+    (shown,) = node.run("source show shop.raw -o json")
+    assert (shown["source"], shown["settings"]["topics"]) == (
+        node.run("get Source orders.topic -o json")["headers"]["id"],
+        "shop.orders",
+    )
+    refused = node.fails("source set shop.raw topicStart=latest")
+    assert "change spec.ingress.start in its manifest" in refused
+    resources.delete("Flow", "shop.flow")

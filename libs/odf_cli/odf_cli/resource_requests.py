@@ -17,7 +17,7 @@ from odf_common.proto.odf.node.v1 import resources_pb2 as pb
 from odf_common.proto.odf.node.v1.resources_pb2_grpc import ResourcesStub
 
 POLL_SECONDS: Final = 0.2
-_NOT_FOUND: Final = "ResourceNotFound"
+_NOT_FOUND: Final = frozenset({"ResourceNotFound", "ResourceGone"})
 
 
 def is_resource(ref: str) -> bool:
@@ -82,7 +82,7 @@ def _status(request: pb.GetResourceRequest) -> Mapping[str, Any] | None:
         with clients.resources() as service:
             reply = service.GetResource(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
     except OdfError as error:
-        if error.code == _NOT_FOUND:
+        if error.code in _NOT_FOUND:
             return None
         raise
     found: Mapping[str, Any] = json.loads(reply.json)["status"]

@@ -99,7 +99,7 @@ def build(env: Environment) -> Service:
     )
 
 
-def _resources(env: Environment, parts: Dependencies, ingest: Ingest) -> NodeResources:
+def _resources(env: Environment, parts: Dependencies, ingest: IngestClient) -> NodeResources:
     settings = env.settings
     is_multi_tenant = settings.tenancy == MULTI_TENANT
     tasks = NodeTasks(
@@ -112,7 +112,12 @@ def _resources(env: Environment, parts: Dependencies, ingest: Ingest) -> NodeRes
     resources = build_resources(
         settings.home,
         DatasetPorts(creator=parts.creator, names=parts.names, reader=parts.record_reader),
-        FlowPorts(tasks=tasks, datasets=parts.datasets, is_multi_tenant=is_multi_tenant),
+        FlowPorts(
+            tasks=tasks,
+            datasets=parts.datasets,
+            is_multi_tenant=is_multi_tenant,
+            count_records=ingest.count_records,
+        ),
         url=settings.resources,
         keys_file=settings.resource_keys_file,
     )

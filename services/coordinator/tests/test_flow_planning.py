@@ -25,6 +25,7 @@ from odf_coordinator.resources.flows.instances import (
     RunCause,
     RunOutcome,
     Trigger,
+    WaitingRecords,
     advance,
 )
 
@@ -149,6 +150,57 @@ def test_an_instance_pauses_after_ten_failures_and_runs_when_a_user_says_so() ->
     assert by_hand.start(99).finish(RunOutcome.SUCCEEDED, START).failures == 0
 
 
+SOURCE = "5a4e2c1e-77d1-4a0c-8e57-0d6c1f3b9a21"
+
+
+class Fed:
+    """An instance that waits for 10 records, or for 5 seconds."""
+
+    def __init__(self) -> None:
+        text = f"{{kind: Source, source: {SOURCE}, minRecordsToAwait: 10, maxAwaitInterval: 5s}}"
+        self.triggers = {"t": a_flow(triggers=text).triggers[0]}
+        self.instance = NEW
+
+    def see(self, records: int, seconds: float, *, asked: float | None = None, is_last: bool = False) -> bool:
+        """Return whether a run starts now for the records that wait."""
+        waiting = WaitingRecords(
+            records=records, asked=after(seconds if asked is None else asked), is_last=is_last
+        )
+        audience = replace(AUDIENCE, records={(SOURCE, TARGET): waiting})
+        self.instance = advance(self.instance, self.triggers, after(seconds), (), audience).instance
+        self.instance = FlowInstance.from_plain(self.instance.plain())
+        if not self.instance.is_due(is_paused=False):
+            return False
+        assert self.instance.pending == RunCause(trigger=Trigger.SOURCE)
+        self.instance = self.instance.start(1)
+        return True
+
+    def end(self, outcome: RunOutcome, seconds: float) -> None:
+        self.instance = self.instance.finish(outcome, after(seconds))
+
+
+def test_a_source_fires_for_enough_records_or_after_a_wait() -> None:
+    fed = Fed()
+    assert [fed.see(4, 0), fed.see(4, 4), fed.see(9, 4.9), fed.see(9, 5)] == [False, False, False, True]
+    assert not fed.see(30, 6), "one run at a time"
+    fed.end(RunOutcome.SUCCEEDED, 7)
+    assert not fed.see(30, 7.5, asked=6.5), "counted before the run ended"
+    assert fed.see(10, 8)
+    fed.end(RunOutcome.SUCCEEDED, 9)
+    assert [fed.see(0, 10), fed.see(1, 11), fed.see(1, 15), fed.see(1, 16)] == [False, False, False, True]
+    fed.end(RunOutcome.SUCCEEDED, 17)
+    assert fed.see(1, 18, is_last=True), "a source that is being deleted has no more records"
+
+
+def test_records_of_a_failed_run_start_another_one_after_a_pause() -> None:
+    fed = Fed()
+    assert fed.see(10, 0)
+    fed.end(RunOutcome.FAILED, 1)
+    assert [fed.see(10, 2), fed.see(10, 10.9), fed.see(10, 11)] == [False, False, True]
+    fed.end(RunOutcome.FAILED, 12)
+    assert [fed.see(10, 31.9), fed.see(10, 32)] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("event", "fires"),
     [
@@ -197,7 +249,6 @@ def test_the_state_of_a_trigger_that_the_flow_no_longer_has_is_dropped() -> None
             "spec.triggers[0]",
             "the flow starts itself",
         ),
-        ({"triggers": "{kind: Source, source: s}"}, "spec.triggers[0].kind", "does not count the records"),
     ],
 )
 def test_a_flow_that_can_never_run_or_starts_itself_is_refused(
@@ -216,7 +267,7 @@ def test_a_flow_that_can_never_run_or_starts_itself_is_refused(
         {"triggers": "{kind: Dataset, dataset: 'raw.%'}"},
         {"triggers": "{kind: Dataset, dataset: 'w.%'}", "tasks": VERIFY},
         {"triggers": "{kind: Event, events: {type: flow.run.finished, data.flow: other}}"},
-        {"tasks": "{kind: Ingest, source: s}"},
+        {"tasks": "{kind: Ingest, source: s}", "triggers": "{kind: Source, source: s}"},
     ],
 )
 def test_a_flow_that_may_run_is_accepted(flow: dict[str, str]) -> None:

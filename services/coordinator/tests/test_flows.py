@@ -1,15 +1,25 @@
 """Flows over a store in memory: triggers, instances, runs, failures, deletion."""
 
+import json
+from collections.abc import Sequence
+
 import pytest
 from odf_testing.flow_bench import NODE, TRANSFORM, VERIFY, FlowBench, dataset, flow
 
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.resources.registry import TASK
+from odf_common.resources.resource_manifests import InvalidManifests
+from odf_common.resources.scalar_formats import ResourceId
+from odf_coordinator.resources.apply import ResourceGone, ResourceNotFound
 from odf_coordinator.resources.callers import Subject
 from odf_coordinator.resources.documents import type_id
+from odf_coordinator.resources.flow_checks import NotCarriedOut
 from odf_coordinator.resources.flows.flow_controller import FlowStillRuns
 from odf_coordinator.resources.flows.flow_runs import RunKey
+from odf_coordinator.resources.flows.flow_targets import own_only
 from odf_coordinator.resources.flows.flow_use_cases import NoSuchTarget
+from odf_coordinator.resources.flows.instances import SourceRecords
+from odf_coordinator.resources.flows.source_counts import SourceCounter
 from odf_coordinator.resources.flows.task_port import TaskRequest
 from odf_coordinator.resources.store import Query
 from odf_coordinator.resources.use_cases import ResourceRef
@@ -385,3 +395,71 @@ def test_a_renamed_flow_and_another_of_its_former_name_number_their_runs_apart(b
     (run,) = bench.run_now()
     assert run["run"] == 2
     assert len(bench.history("daily")) == 1
+
+
+def source(ingress: str = "{kind: RestEndpoint}") -> str:
+    return f"{{$schema: Source, headers: {{name: orders}}, spec: {{ingress: {ingress}, read: {{kind: NdJson}}}}}}"
+
+
+FROM_ORDERS = "{kind: Source, source: orders, minRecordsToAwait: 3}"
+INGEST = "{kind: Ingest, source: orders}"
+
+
+def test_a_source_starts_a_run_for_each_target_that_lacks_enough_records(bench: FlowBench) -> None:
+    bench.apply(
+        dataset("a", "Root"), dataset("b", "Root"), source(), flow(triggers=FROM_ORDERS, tasks=INGEST)
+    )
+    bench.plan()
+    dids = {str(bench.get("Dataset", name).did): name for name in "ab"}
+    waiting = {"a": 3, "b": 2}
+
+    def count(document: bytes, datasets: Sequence[str]) -> list[int]:
+        assert json.loads(document)["headers"]["name"] == "orders"
+        return [waiting[dids[did]] for did in datasets]
+
+    def note(flows: Sequence[ResourceId], records: SourceRecords) -> None:
+        bench.planner.plan(flows, {}, records)
+
+    counter = SourceCounter(bench.store, bench.clock, count, note, own_only)
+    counter.work()
+    bench.work()
+    assert bench.tasks.done == [("a", "TaskIngest")]
+    assert (bench.history()[0]["trigger"], bench.states()) == ("Source", ["Succeeded"])
+    assert sorted(bench.tasks.requests[0].consumers) == sorted(dids)
+    waiting |= {"a": 0, "b": 3}
+    bench.clock.pass_seconds(1)
+    counter.work()
+    bench.work()
+    assert [name for name, _ in bench.tasks.done] == ["a", "b"]
+
+
+def test_a_source_that_is_polled_starts_no_run(bench: FlowBench) -> None:
+    with pytest.raises(NotCarriedOut, match="orders is polled, so it does not tell when it has new data"):
+        bench.apply(
+            dataset("a", "Root"),
+            source("{kind: Url, url: 'https://example.org'}"),
+            flow(triggers=FROM_ORDERS, tasks=INGEST),
+        )
+
+
+def test_a_buffer_that_drops_records_is_refused(bench: FlowBench) -> None:
+    buffer = "{kind: Memory, overflowPolicy: DropOldest}"
+    with pytest.raises(InvalidManifests, match="supports Reject only"):
+        bench.apply(source(f"{{kind: RestEndpoint, buffer: {buffer}}}"))
+
+
+def test_what_was_removed_is_told_from_what_never_existed(bench: FlowBench) -> None:
+    bench.apply(source())
+    found = bench.get("Source", "orders")
+    bench.delete("Source", "orders")
+    with pytest.raises(ResourceGone):
+        bench.get("Source", "orders")
+    bench.reconcile()
+    for ref in ("orders", "ORDERS", found.id):
+        with pytest.raises(ResourceGone, match="was deleted"):
+            bench.get("Source", ref)
+    with pytest.raises(ResourceNotFound) as unknown:
+        bench.get("Source", "others")
+    assert not isinstance(unknown.value, ResourceGone)
+    bench.apply(source())
+    assert bench.get("Source", "orders").id != found.id

@@ -112,9 +112,9 @@ class PendingPush:
     batch: Path
 
 
-def id_of(dataset: DatasetId, source: str, key: str) -> str:
-    """Return the id of a push; pushes with the same key have the same id."""
-    return hashlib.blake2b("\0".join((str(dataset), source, key)).encode(), digest_size=16).hexdigest()
+def id_of(target: DatasetId | str, source: str, key: str) -> str:
+    """Return the id of a push to a dataset, or a Source's id; pushes with the same key have the same id."""
+    return hashlib.blake2b("\0".join((str(target), source, key)).encode(), digest_size=16).hexdigest()
 
 
 @guarded_methods

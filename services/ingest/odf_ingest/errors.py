@@ -57,6 +57,23 @@ class TooManyPending(Unavailable):
     why: str | None = "none more is accepted until some are committed"
 
 
+class SettingsDeclared(InvalidInput):
+    """Settings of a source are set by command, although a Source resource declares them."""
+
+    MESSAGE = "the resource Source {source} has the settings of this source"
+    ADVICE = "change {fields} in its manifest, and apply that"
+
+    source: str
+    fields: str
+
+
+class BufferFull(Unavailable):
+    """The buffer of a Source resource has no room for a push."""
+
+    MESSAGE = "the buffer of the source is full: {what}; nothing of this push was accepted"
+    ADVICE = "repeat the push later; a larger `spec.ingress.buffer.bufferSize` of the Source takes more"
+
+
 RESET: Final = (
     "a block has brought a state that ingest did not write: `odf log {dataset}` shows it as newSourceState; `odf reset "
     "{dataset} BLOCK` goes back to the block before it, and the source continues from there"

@@ -45,7 +45,6 @@ from odf_ingest.control.source_control import SourceControl
 from odf_ingest.poll.fetch import Limits as FetchLimits
 from odf_ingest.poll.poller import Poller
 from odf_ingest.poll.schedule import PollSchedule
-from odf_ingest.poll.source_controller import SourceController
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.prepare.preprocess import Preprocessor
 from odf_ingest.push.batches.batch_worker import BatchWorker
@@ -55,6 +54,11 @@ from odf_ingest.push.reader import PushReader
 from odf_ingest.push.source_topics import Key, SourceTopics
 from odf_ingest.registry import Registries
 from odf_ingest.source_settings import ReservedTopics
+from odf_ingest.sources.message_drain import MessageDrain
+from odf_ingest.sources.push_buffer import PushBuffer
+from odf_ingest.sources.source_controller import SourceController
+from odf_ingest.sources.source_ingestion import SourceIngestion, forget_source
+from odf_ingest.sources.topic_feeds import TopicFeeds
 
 READ_THREADS: Final = 2  # batches parsed in parallel
 COMMIT_THREADS: Final = 8  # datasets committing in parallel, not counting stalled commits
@@ -86,8 +90,8 @@ def build(env: Environment) -> Service:
         schedule=schedule,
     )
     commands = SourceCommands(control=control, owned=owned, catalog=env.catalog, replies=replies)
-    pushes = _pushes(env, queues, preparer)
-    sources, loop = _source_resources(env.settings)
+    sources, loop = _source_resources(env, queues, preparer, poller, topics)
+    pushes = _pushes(env, queues, preparer, sources)
     return Service(
         name="ingest",
         subscriptions=subscriptions(Notices(reader, owned, queues, schedule.rescan), commands, replies),
@@ -106,7 +110,9 @@ def _registering(*services: Register) -> Register:
     return lambda server: tuple(name for register in services for name in register(server))
 
 
-def _pushes(env: Environment, queues: CommitQueues, preparer: Preparer) -> PushServicer:
+def _pushes(
+    env: Environment, queues: CommitQueues, preparer: Preparer, sources: SourceIngestion
+) -> PushServicer:
     receipts, targets = Receipts(env.settings.home), _targets(env)
     pool = ElasticPool(PUSH_THREADS, name="accepted")
     rejecting = RejectPolicy(env.bus, env.blobs, partial(_name_of, env.catalog))
@@ -133,6 +139,7 @@ def _pushes(env: Environment, queues: CommitQueues, preparer: Preparer) -> PushS
             scratch=env.blobs.scratch,
         ),
         targets=targets,
+        sources=sources,
     )
 
 
@@ -168,10 +175,12 @@ def _queues(env: Environment, replies: Replies) -> CommitQueues:
     )
 
 
-def _reader(env: Environment) -> PushReader:
-    def client() -> KafkaRecords:
-        return KafkaRecords(kafka_cluster(env.settings), prefix=env.settings.kafka_prefix)
+def _kafka_records(settings: Settings) -> KafkaRecords:
+    return KafkaRecords(kafka_cluster(settings), prefix=settings.kafka_prefix)
 
+
+def _reader(env: Environment) -> PushReader:
+    client = partial(_kafka_records, env.settings)
     return PushReader(client(), env.settings.slice_max_bytes, client)
 
 
@@ -219,7 +228,7 @@ def _servicer(  # noqa: PLR0913, PLR0917 - the parts of one value
     reader: PushReader,
     poller: Poller,
     schedule: PollSchedule,
-    sources: SourceController,
+    sources: SourceIngestion,
 ) -> IngestServicer:
     owned = commands.owned
     letters = KafkaLetters(kafka_cluster(env.settings), prefix=env.settings.kafka_prefix)
@@ -230,7 +239,7 @@ def _servicer(  # noqa: PLR0913, PLR0917 - the parts of one value
         preparer=preparer,
         drains=Drains(SourceTopics(env.topics, env.blobs), queues, owned, reader),
         poller=poller,
-        resource_source=sources.polled_source,
+        sources=sources,
         schedule=schedule,
         owned=owned,
         rejecting=RejectPolicy(env.bus, env.blobs, partial(_name_of, env.catalog)),
@@ -249,15 +258,35 @@ def _servicer(  # noqa: PLR0913, PLR0917 - the parts of one value
     )
 
 
-def _source_resources(settings: Settings) -> tuple[SourceController, ReconcileLoop]:
+def _source_resources(
+    env: Environment, queues: CommitQueues, preparer: Preparer, poller: Poller, topics: SourceTopics
+) -> tuple[SourceIngestion, ReconcileLoop]:
+    settings = env.settings
     coordinator = settings.required("coordinator_grpc")
     resources = RemoteResources("ingest", coordinator, peer_credentials(settings, coordinator))
+    buffer = PushBuffer(settings.home)
     controller = SourceController(
         read=resources.read,
         keys=lambda: load_secret_keys(settings.home, settings.resource_keys_file),
         is_multi_tenant=settings.tenancy == MULTI_TENANT,
+        end=partial(forget_source, buffer),
     )
-    return controller, ReconcileLoop(resources, {str(SOURCE.uri): controller})
+    ingestion = SourceIngestion(
+        controller=controller,
+        poller=poller,
+        buffer=buffer,
+        drain=MessageDrain(
+            queues=queues,
+            preparer=preparer,
+            rejecting=RejectPolicy(env.bus, env.blobs, partial(_name_of, env.catalog)),
+            registries=Registries(),
+            slice_max_bytes=settings.slice_max_bytes,
+        ),
+        queues=queues,
+        catalog=env.catalog,
+        topics=TopicFeeds(topics=topics, blobs=env.blobs, new_client=partial(_kafka_records, settings)),
+    )
+    return ingestion, ReconcileLoop(resources, {str(SOURCE.uri): controller})
 
 
 def _poller(env: Environment, queues: CommitQueues, preparer: Preparer) -> Poller:

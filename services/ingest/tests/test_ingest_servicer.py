@@ -67,7 +67,7 @@ def servicer(bench: Any, tmp_path: Path) -> Any:
         preparer=bench.preparer,
         drains=cast("Any", given),
         poller=cast("Any", given),
-        resource_source=cast("Any", given),
+        sources=cast("Any", given),
         schedule=cast("Any", given),
         owned=cast("Any", given),
         rejecting=bench.rejecting,
@@ -201,8 +201,8 @@ def test_a_drain_reports_until_nothing_waits_or_its_caller_leaves(servicer: Any,
 
 
 def test_a_poll_reports_its_stages_and_then_that_it_is_done(servicer: Any, bench: Any) -> None:
-    def poll(dataset: object, report: Any, *, is_wanted: Any, source: object) -> None:
-        assert (dataset, source) == (bench.dataset, None)
+    def poll(dataset: object, report: Any, *, is_wanted: Any) -> None:
+        assert dataset == bench.dataset
         assert is_wanted()
         report("fetching")
         report("reading")

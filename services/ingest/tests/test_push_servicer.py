@@ -95,6 +95,7 @@ def pushes(bench: Any, tmp_path: Path) -> PushServicer:
         clock=bench.clock,
         streams=cast("Any", None),
         targets=PushTargets(catalog=catalog, require_owned=partial(require_owned, key.parent, catalog)),
+        sources=cast("Any", None),
     )
 
 
@@ -286,6 +287,7 @@ def make_client(make_bench: Any, tmp_path: Path) -> Iterator[Callable[..., Clien
             clock=bench.clock,
             streams=streams,
             targets=targets,
+            sources=cast("Any", None),
         )
         server = serve("127.0.0.1:0", servicer.register)
         connection = channel(f"127.0.0.1:{server.port}")

@@ -59,6 +59,7 @@ class Row:
 RESOURCES: Final = "/{context}/{version}/{type}"
 RESOURCE: Final = RESOURCES + "/{ref}"
 RUNS: Final = "/flow/v1alpha1/flow/{ref}/runs"
+PUSHED: Final = "/source/v1alpha1/source/{ref}/ingest"
 READ, CREATE, WRITE = Action.READ, Action.CREATE, Action.WRITE
 ROWS: Final[Mapping[tuple[str, str], Row | None]] = {
     ("GET", "/info"): FREE,
@@ -86,6 +87,7 @@ ROWS: Final[Mapping[tuple[str, str], Row | None]] = {
     ("POST", "/resource/v1alpha1/types"): FREE,
     ("POST", RUNS): FREE,
     ("GET", RUNS): FREE,
+    ("POST", PUSHED): FREE,
     ("POST", "/graphql"): FREE,
     ("GET", "/graphql/schema"): FREE,
     ("GET", RESOURCES): FREE,

@@ -132,6 +132,11 @@ RESPONSES: Final = (  # by method and paths, which are below that of a dataset w
     ("post", ("/resource/v1alpha1/types",), {*OF_CHANGES, 201}),
     ("post", ("/flow/v1alpha1/flow/{ref}/runs",), {*OF_RESOURCES, 202, 409}),
     ("get", ("/flow/v1alpha1/flow/{ref}/runs",), {*OF_RESOURCES, 200}),
+    (
+        "post",
+        ("/source/v1alpha1/source/{ref}/ingest",),
+        {*OF_RESOURCES, 202, 408, 409, 410, 413, 415, 507},
+    ),
     ("post", ("/graphql",), {200, 413, 415}),
     ("get", ("/graphql/schema",), {200}),
     ("get", (TYPE,), {*OF_RESOURCES, 200, 410}),

@@ -16,7 +16,7 @@ from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import incarnation
 from odf_sync.access.rules import Scope
 
-from .access_matrix import RESOURCE, RESOURCES, ROWS, RUNS, Node, Someone, invalid
+from .access_matrix import PUSHED, RESOURCE, RESOURCES, ROWS, RUNS, Node, Someone, invalid
 
 JSON: Final = {"Content-Type": "application/json"}
 PATCH: Final = {"Content-Type": "application/merge-patch+json"}
@@ -95,6 +95,25 @@ def test_flows_of_others_have_no_runs(node: Node, method: str) -> None:
                     caller.headers,
                 )
                 assert answer[0] == expected, (caller_name, answer)
+
+
+def test_sources_of_others_take_no_pushes(node: Node) -> None:
+    of = {}
+    for owner in ("alice", "bob"):
+        name = f"source-{next(NUMBERS)}"
+        plain = {"$schema": "Source", "headers": {"name": name}, "spec": {"read": {"kind": "NdJson"}}}
+        created = node.answer(
+            "POST", "/source/v1alpha1/source", {**node.token(owner), **JSON}, json.dumps(plain)
+        )
+        assert created[0] == 201, created
+        of[owner] = name
+    for owner, name in [*of.items(), ("bob", "nowhere")]:
+        for caller_name, caller in callers(node).items():
+            is_hidden = name == "nowhere" or (node.directory.is_multi_tenant and owner != OWN)
+            allowed = 403 if caller_name == "to read" else 404 if is_hidden else 202
+            path = f"{PUSHED.replace('{ref}', name)}?account={owner}"
+            found = node.answer("POST", path, caller.headers, "{}")
+            assert found[0] == (caller.refused or allowed), (caller_name, path, found)
 
 
 def test_everyone_may_learn_the_types(node: Node) -> None:

@@ -4,7 +4,7 @@ Chains are stored as a pull does, and imported.
 """
 
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -88,7 +88,10 @@ class NoIngest:
         self.drained.append(dataset)
         yield 0
 
-    def poll(self, dataset: DatasetId, source: bytes = b"") -> Generator[str, None, None]:
+    def poll(
+        self, dataset: DatasetId, source: bytes = b"", consumers: Sequence[str] = ()
+    ) -> Generator[str, None, None]:
+        del source, consumers
         self.polled.append(dataset)
         yield "fetching"
         if self.poll_error is not None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from odf_common.metadata.scalars import Timestamp
-from odf_common.resources.registry import DATASET, FLOW
+from odf_common.resources.registry import DATASET, FLOW, SOURCE
 from odf_common.resources.resource_manifests import written_resources
 from odf_common.resources.scalar_formats import ResourceId
 from odf_common.resources.secret_keys import SecretKeys
@@ -101,7 +101,7 @@ class FlowBench:
             store=self.store,
             clock=self.clock,
             pre_apply=lambda: PreApply(keys=KEYS),
-            controlled=frozenset((str(DATASET.uri), str(FLOW.uri))),
+            controlled=frozenset(str(kind.uri) for kind in (DATASET, FLOW, SOURCE)),
         )
         self.runs = FlowRuns(resources=self.resources, planner=self.planner, loop=self.loop)
         self._moved: dict[str, DatasetHead] = {}
@@ -124,7 +124,7 @@ class FlowBench:
     def reconcile(self) -> None:
         """Reconcile or remove what is not settled."""
         attempts = Attempts(store=self.store, clock=self.clock)
-        for kind in (DATASET, FLOW):
+        for kind in (DATASET, SOURCE, FLOW):
             with self.store.read() as snapshot:
                 page = snapshot.find(Query(types=(type_id(kind.uri),), include_deleted=True))
             for found in page.resources:

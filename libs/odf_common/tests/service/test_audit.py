@@ -53,6 +53,7 @@ READS: Final = {
         "Ingest.Stuck",
         "Ingest.Rejected",
         "Ingest.ShowSources",
+        "Ingest.CountSourceRecords",
         "Ingest.Polls",
         "Ingest.Sample",
     ),

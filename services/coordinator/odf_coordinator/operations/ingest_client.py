@@ -1,8 +1,8 @@
 """Calls ingest to drain the push sources of a dataset, and to poll its polling source."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import grpc
 
@@ -19,19 +19,22 @@ from odf_common.adapters.grpc.client import (
 from odf_common.adapters.grpc.peer_credentials import PeerCredentials
 from odf_common.errors import Refused, Unavailable, with_advice
 from odf_common.identity.dataset_refs import DatasetId
-from odf_common.proto.odf.node.v1.ingest_pb2 import DrainRequest, PollRequest
+from odf_common.proto.odf.node.v1.ingest_pb2 import CountSourceRecordsRequest, DrainRequest, PollRequest
 from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 
 T = TypeVar("T")
+COUNT_TIMEOUT_SECONDS: Final = 10.0
 
 
 class Ingest(Protocol):
     """Commits new data of a dataset's sources."""
 
-    def poll(self, dataset: DatasetId, source: bytes = b"") -> Generator[str, None, None]:
+    def poll(
+        self, dataset: DatasetId, source: bytes = b"", consumers: Sequence[str] = ()
+    ) -> Generator[str, None, None]:
         """Iterate until all new data of the polling source is committed; yield its progress.
 
-        `source` is the document of a Source resource to poll instead.
+        `source` is the document of a Source resource to read instead, and `consumers` are all datasets that it feeds.
         """
 
     def drain(self, dataset: DatasetId) -> Iterator[int]:
@@ -51,11 +54,24 @@ class IngestClient:
     _is_there: bool = field(default=True, init=False)
     _channel: grpc.Channel | None = field(default=None, init=False)
 
-    def poll(self, dataset: DatasetId, source: bytes = b"") -> Generator[str, None, None]:
+    def poll(
+        self, dataset: DatasetId, source: bytes = b"", consumers: Sequence[str] = ()
+    ) -> Generator[str, None, None]:
         """Iterate until all new data of the polling source is committed; yield its progress."""
-        request = PollRequest(ref=str(dataset), source=source)
+        request = PollRequest(ref=str(dataset), source=source, consumers=consumers)
         for progress in self._stream(lambda stub: stub.Poll(request, timeout=STREAM_TIMEOUT_SECONDS)):
             yield progress.stage
+
+    def count_records(self, source: bytes, datasets: Sequence[str]) -> Sequence[int]:
+        """Return for each dataset the number of records of a pushed Source resource that it lacks."""
+        if self.address is None:
+            raise Unavailable(what="ingest", why="its address is not configured")
+        request = CountSourceRecordsRequest(source=source, dataset_ids=datasets)
+        connected = self._channel or channel(self.address, self.credentials)
+        with calling("ingest"):
+            reply = IngestStub(connected).CountSourceRecords(request, timeout=COUNT_TIMEOUT_SECONDS)
+        self._channel = connected
+        return [int(count) for count in reply.records]
 
     def drain(self, dataset: DatasetId) -> Iterator[int]:
         """Wait until all current messages of the push sources are committed; yield the number that still wait."""

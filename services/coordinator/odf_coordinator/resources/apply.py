@@ -61,6 +61,12 @@ class ResourceNotFound(NotFound):
     hint: str = ""
 
 
+class ResourceGone(ResourceNotFound):
+    """A resource of this id or name was deleted, or is being deleted."""
+
+    MESSAGE = "{what} does not exist any more: it was deleted"
+
+
 class BeingDeleted(Conflict):
     """The deletion of the resource was requested; it takes no changes."""
 

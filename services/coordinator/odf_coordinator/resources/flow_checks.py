@@ -19,7 +19,6 @@ MISSING: Final[Mapping[type, str]] = MappingProxyType(
     {
         specs.TaskCompaction: "this node cannot compact datasets yet",
         specs.TaskGarbageCollection: "this node cannot collect garbage yet",
-        specs.FlowTriggerSource: "this node does not count the records of Source resources yet",
     }
 )
 _KINDS: Final[Mapping[type, DatasetKind]] = MappingProxyType(

@@ -7,12 +7,13 @@ from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import Name
 from odf_common.resources.references import AccountHandle, AccountRef, Handle
 from odf_common.resources.registry import ACCOUNT, DATASET
-from odf_common.resources.scalar_formats import Did, ResourceId, TypeUri
+from odf_common.resources.scalar_formats import Did, ResourceId, TypeUri, is_uuid
 from odf_coordinator.resources.documents import type_id
 from odf_coordinator.resources.store import (
     ResourceReference,
     Snapshot,
     StoredResource,
+    Tombstone,
     TypeId,
 )
 
@@ -175,3 +176,12 @@ def dataset_named(state: Lookups, alias: str) -> StoredResource | None:
     account, _, name = alias.rpartition("/")
     found = account_named(state, account or NODE_ACCOUNT.text)
     return None if found is None else state.by_name(kind, found.id, name)
+
+
+def find_tombstone(state: Snapshot, type: TypeId, owner: ResourceId | None, ref: str) -> Tombstone | None:
+    """Return the tombstone of an id, or the newest one of a name of an account."""
+    if is_uuid(ref):
+        found = state.tombstone(ResourceId.parse(ref))
+    else:
+        found = None if owner is None else state.tombstone_named(type, owner, ref)
+    return found if found is not None and found.type == type else None

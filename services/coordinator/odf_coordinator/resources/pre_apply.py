@@ -21,6 +21,7 @@ from odf_coordinator.resources.flow_checks import check_flow, flow_spec
 from odf_coordinator.resources.projection_controller import check_projection
 from odf_coordinator.resources.resolution import ApplyWarning
 
+DROP_OLDEST: Final = "DropOldest"
 PASSWORD: Final = "spec.password"  # noqa: S105 - a path
 
 
@@ -54,6 +55,7 @@ class PreApply:
         if desired.type is PROJECTION:
             check_projection(prepared)
         if desired.type is SOURCE:
+            _check_buffer(prepared.get("ingress") or {})
             return Prepared(spec=prepared, warnings=_check_templates(prepared))
         return Prepared(spec=prepared)
 
@@ -88,6 +90,14 @@ def _written(plain: Any) -> WrittenSecret:
     if isinstance(plain, str):
         return WrittenSecret(value=plain)
     return WrittenSecret(value=plain["value"], content_encoding=plain.get("contentEncoding"))
+
+
+def _check_buffer(ingress: Json) -> None:
+    """Raise `InvalidInput` for a buffer that drops records."""
+    if (ingress.get("buffer") or {}).get("overflowPolicy") == DROP_OLDEST:
+        where = "spec.ingress.buffer.overflowPolicy"
+        text = f"this node keeps what it has accepted, so it supports Reject only, not {DROP_OLDEST}"
+        raise InvalidInput(where=where, text=text)
 
 
 def _check_templates(spec: Json) -> list[ApplyWarning]:

@@ -81,6 +81,17 @@ class SqlSnapshot:
         row = self.connection.execute(select(*columns).where(RESOURCES.c.id == id, ~STORED)).first()
         return None if row is None else tombstone_of(row)
 
+    def tombstone_named(self, type: TypeId, account: ResourceId, name: str) -> Tombstone | None:
+        columns = [RESOURCES.c[column] for column in Tombstone.__slots__]
+        is_wanted = (
+            RESOURCES.c.name_key == name_key(name),
+            RESOURCES.c.type == type,
+            RESOURCES.c.account == account,
+        )
+        newest = select(*columns).where(~STORED, *is_wanted).order_by(RESOURCES.c.removed_ms.desc())
+        row = self.connection.execute(newest).first()
+        return None if row is None else tombstone_of(row)
+
     def find(self, query: Query) -> Page:
         statement = select(*RESOURCE_COLUMNS).where(STORED, *_conditions(query))
         statement = statement.order_by(RESOURCES.c.name_key, RESOURCES.c.id)

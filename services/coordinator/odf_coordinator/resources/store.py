@@ -288,6 +288,9 @@ class Snapshot(Protocol):
     def tombstone(self, id: ResourceId) -> Tombstone | None:
         """Return the record of a removed resource; None if it exists, or is unknown."""
 
+    def tombstone_named(self, type: TypeId, account: ResourceId, name: str) -> Tombstone | None:
+        """Return the newest tombstone of a name in an account."""
+
     def find(self, query: Query) -> Page:
         """Return a page of resources."""
 

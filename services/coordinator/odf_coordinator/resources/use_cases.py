@@ -19,7 +19,7 @@ from odf_common.resources.resource_manifests import (
 from odf_common.resources.scalar_formats import Did, ResourceId, TypeUri, is_uuid, parse_name
 from odf_common.resources.selectors import Selector
 from odf_coordinator.resources import documents
-from odf_coordinator.resources.apply import Forbidden, Options, ResourceNotFound, Tools, plan
+from odf_coordinator.resources.apply import Forbidden, Options, ResourceGone, ResourceNotFound, Tools, plan
 from odf_coordinator.resources.callers import NodeCaller, Subject, caller_of, new_id, writer_of
 from odf_coordinator.resources.changes import PRUNED, Outcome, pin_references, rename
 from odf_coordinator.resources.documents import etag, type_id
@@ -32,6 +32,7 @@ from odf_coordinator.resources.lookups import (
     account_of,
     dataset_alias,
     find_account,
+    find_tombstone,
     handle_of,
     is_account,
     require_free_alias,
@@ -316,9 +317,21 @@ class Resources:
         kind = self._types_in(snapshot).of_schema(wanted.type)
         found = self._lookup(snapshot, caller, kind, wanted)
         is_visible = found is not None and caller.may_read(found)
-        if found is None or not is_visible or (found.deleted_ms is not None and not is_deleted_too):
+        is_gone = found is None and self._is_gone(snapshot, caller, kind, wanted)
+        if is_gone or (found is not None and is_visible and found.deleted_ms and not is_deleted_too):
+            raise ResourceGone(what=f"{kind.short_name} {wanted.ref}")
+        if found is None or not is_visible:
             raise ResourceNotFound(what=f"{kind.short_name} {wanted.ref}")
         return found
+
+    def _is_gone(
+        self, snapshot: Snapshot, caller: NodeCaller, kind: ResourceType, wanted: ResourceRef
+    ) -> bool:
+        """Return whether a resource that the caller might have read was removed."""
+        account, _, name = wanted.ref.rpartition("/")
+        owner = None if is_uuid(name) else self.account_id(snapshot, caller, account or wanted.account)
+        gone = find_tombstone(snapshot, type_id(kind.uri), owner, name)
+        return gone is not None and (caller.is_admin or gone.account == caller.account.id)
 
     def _lookup(
         self, snapshot: Snapshot, caller: NodeCaller, kind: ResourceType, wanted: ResourceRef

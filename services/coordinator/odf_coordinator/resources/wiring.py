@@ -33,6 +33,7 @@ from odf_coordinator.resources.flows.flow_controller import FlowLoop
 from odf_coordinator.resources.flows.flow_servicer import FlowServicer
 from odf_coordinator.resources.flows.flow_use_cases import FlowRuns
 from odf_coordinator.resources.flows.flow_wiring import FlowPorts, build_flows
+from odf_coordinator.resources.flows.source_counts import SourceCounter
 from odf_coordinator.resources.pre_apply import PreApply
 from odf_coordinator.resources.projection_controller import ProjectionController
 from odf_coordinator.resources.resource_servicer import ResourceServicer
@@ -61,6 +62,7 @@ class NodeResources:
     clock: Clock
     flows: FlowLoop
     projecting: ProjectionController
+    counter: SourceCounter
     flow_servicer: FlowServicer
 
     @property
@@ -69,6 +71,7 @@ class NodeResources:
         return (
             self.loop.run,
             self.flows.run,
+            self.counter.run,
             self.run_purge,
             self.status.run,
             self.projecting.run,
@@ -110,9 +113,8 @@ def build_resources(
     status = DatasetStatus(creator.datasets, store, attempts)
     flows = build_flows(WatchedStore(store, watch), clock, watch, flow_ports)
     controllers = own_controllers(DatasetController(creator=creator, names=names, status=status))
-    controllers[str(FLOW.uri)] = flows.controller
     projecting = ProjectionController(datasets.reader, attempts.request)
-    controllers[str(PROJECTION.uri)] = projecting
+    controllers |= {str(FLOW.uri): flows.controller, str(PROJECTION.uri): projecting}
     catalog = CatalogDatasets(datasets=creator.datasets)
     resources = Resources(
         store=store,
@@ -131,10 +133,9 @@ def build_resources(
     creator.committer.listen(flows.loop.on_committed)
     creator.committer.listen(projecting.on_committed)
     rotation = _secret_rotation(store, home, keys_file)
-    servicer = ResourceServicer(resources, attempts, watch, rotation)
     return NodeResources(
         resources=resources,
-        servicer=servicer,
+        servicer=ResourceServicer(resources, attempts, watch, rotation),
         loop=loop,
         status=status,
         rotation=rotation,
@@ -142,6 +143,7 @@ def build_resources(
         clock=clock,
         flows=flows.loop,
         projecting=projecting,
+        counter=flows.counter,
         flow_servicer=FlowServicer(FlowRuns(resources=resources, planner=flows.planner, loop=flows.loop)),
     )
 

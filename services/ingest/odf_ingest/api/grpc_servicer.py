@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import grpc
 
@@ -32,7 +32,6 @@ from odf_ingest.control.drain import Drains
 from odf_ingest.control.rejected_messages import MessageLocation, RejectedMessages
 from odf_ingest.control.source_commands import SourceCommands
 from odf_ingest.control.source_control import means_polling_source
-from odf_ingest.poll.polled_source import PolledSource
 from odf_ingest.poll.poller import Poller
 from odf_ingest.poll.schedule import PollSchedule
 from odf_ingest.prepare.batch import FileBatch
@@ -42,6 +41,7 @@ from odf_ingest.read.arrow_ipc import row_text
 from odf_ingest.read.input_format import InputFormat
 from odf_ingest.sampling import out_of_order, read_sample
 from odf_ingest.source_settings import Milliseconds
+from odf_ingest.sources.source_ingestion import SourceIngestion
 
 NAME = "odf.node.v1.Ingest"
 KEEP_ALIVE_SECONDS: Final = 5.0  # after which a poll's last report is repeated
@@ -60,8 +60,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     preparer: Preparer
     drains: Drains
     poller: Poller
-    resource_source: Callable[[dict[str, Any]], PolledSource]
-    """Returns what is polled by a Source resource."""
+    sources: SourceIngestion
     schedule: PollSchedule
     owned: AssignedSources
     rejecting: RejectPolicy
@@ -119,10 +118,28 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     ) -> Iterator[ingest_pb2.PollProgress]:
         """Yield progress until all new data is committed; raises the error of the source."""
         dataset = self._entry(request.ref).dataset_id
-        source = self.resource_source(json.loads(request.source)) if request.source else None
-        poll = partial(self.poller.poll, dataset, is_wanted=context.is_active, source=source)
+        poll: Callable[[Callable[[str], None]], object]
+        poll = partial(self.poller.poll, dataset, is_wanted=context.is_active)
+        if request.source:
+            poll = partial(
+                self.sources.ingest,
+                dataset,
+                json.loads(request.source),
+                is_wanted=context.is_active,
+                consumers=[DatasetId.parse(text) for text in request.consumers],
+            )
         yield from (ingest_pb2.PollProgress(stage=stage) for stage in reports_of(poll, "poll"))
         yield ingest_pb2.PollProgress(done=True)
+
+    def CountSourceRecords(
+        self, request: ingest_pb2.CountSourceRecordsRequest, context: grpc.ServicerContext
+    ) -> ingest_pb2.CountSourceRecordsReply:
+        """Return the numbers of records of a Source resource that datasets lack."""
+        source = json.loads(request.source)
+        datasets = map(DatasetId.parse, request.dataset_ids)
+        return ingest_pb2.CountSourceRecordsReply(
+            records=[self.sources.count(dataset, source) for dataset in datasets]
+        )
 
     def Polls(self, request: ingest_pb2.PollsRequest, context: grpc.ServicerContext) -> ingest_pb2.PollsReply:
         """Return the datasets that this instance polls at an interval."""

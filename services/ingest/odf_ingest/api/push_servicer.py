@@ -1,8 +1,9 @@
 """The gRPC service `Push`: accepts pushes, and reports their outcomes."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -16,12 +17,13 @@ from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog, CatalogEntry, require_entry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.proto.odf.node.v1 import push_pb2_grpc
-from odf_ingest.accepted_pushes import AcceptedPushes, Receipt, id_of
+from odf_ingest.accepted_pushes import AcceptedPushes, Receipt, State, id_of
 from odf_ingest.api.arrow_streams import ArrowStreams
 from odf_ingest.api.lookup import PushTargets, require_key, source_named, staged_file
 from odf_ingest.commit.committer import CommitQueues
 from odf_ingest.commit.file_commit import digest_of
 from odf_ingest.read.input_format import InputFormat
+from odf_ingest.sources.source_ingestion import SourceIngestion, SourcePush
 
 NAME: Final = "odf.node.v1.Push"
 MAX_WAIT_SECONDS: Final = 60.0
@@ -38,6 +40,7 @@ class PushServicer(push_pb2_grpc.PushServicer):
     clock: Clock
     streams: ArrowStreams
     targets: PushTargets
+    sources: SourceIngestion
 
     def register(self, server: grpc.Server) -> tuple[str, ...]:
         """Add the service to a server; return its name."""
@@ -46,12 +49,18 @@ class PushServicer(push_pb2_grpc.PushServicer):
 
     def Check(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushTarget:
         """Return the target of a push; raises the error because of which the push would not be accepted."""
+        if request.source:
+            require_key("idempotency key", request.idempotency_key)
+            definition = self.sources.check(json.loads(request.source), request.input_format)
+            return pb.PushTarget(source_name=definition.source_name)
         entry, source = self._target(request)
         return pb.PushTarget(dataset_id=str(entry.dataset_id), source_name=source.source_name)
 
     @translating_os_errors
     def Accept(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushReceipt:
         """Store a push durably, and return its receipt."""
+        if request.source:
+            return self._accept_for_source(request, json.loads(request.source))
         entry, source = self._target(request)
         file = staged_file(self.staging, request.staged)
         now = self.clock.now()
@@ -70,6 +79,27 @@ class PushServicer(push_pb2_grpc.PushServicer):
         stored = self.accepted.receipts.accept(entry.dataset_id, receipt, file)
         self.accepted.wake(entry.dataset_id)
         return _message(stored, entry.alias)
+
+    def _accept_for_source(self, request: pb.PushRequest, source: dict[str, Any]) -> pb.PushReceipt:
+        require_key("idempotency key", request.idempotency_key)
+        now = self.clock.now()
+        push = SourcePush(
+            receipt=id_of(source["headers"]["id"], "", request.idempotency_key),
+            key=request.idempotency_key,
+            file=staged_file(self.staging, request.staged),
+            input_format=request.input_format,
+            event_time=time_of(request.event_time) if request.HasField("event_time") else now,
+            accepted_ms=now.ms,
+        )
+        accepted = self.sources.accept(source, push)
+        return pb.PushReceipt(
+            id=accepted.receipt,
+            source_name=source["headers"]["name"],
+            state=State.ACCEPTED,
+            accepted_at=time_message(Timestamp.from_ms(accepted.accepted_ms)),
+            size=accepted.size,
+            records=accepted.records,
+        )
 
     def Show(self, request: pb.ShowPushRequest, context: grpc.ServicerContext) -> pb.PushReceipt:
         """Return the receipt of a push, after waiting for the outcome if the request says so."""

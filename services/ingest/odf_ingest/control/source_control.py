@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
+from odf_common.codec.plain_values import camel
+from odf_common.dataset.open_rejects import KIND
 from odf_common.dataset.resume_position import checked_position
 from odf_common.errors import (
     InvalidInput,
@@ -23,6 +25,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import BlobStore, CatalogEntry
+from odf_common.resources.scalar_formats import is_uuid
 from odf_ingest.commit.committer import CommitQueues, position_of
 from odf_ingest.commit.file_commit import chosen_source
 from odf_ingest.commit.watermark import NONE_LATE, Lateness
@@ -30,6 +33,7 @@ from odf_ingest.control.position_move import PositionMove
 from odf_ingest.errors import (
     NoMessageToSkip,
     NoTopic,
+    SettingsDeclared,
     SourceNotRead,
     SourceNotStopped,
     SourceStopped,
@@ -48,6 +52,7 @@ from odf_ingest.push.lifecycle.start_position import messages_after, require_sam
 from odf_ingest.push.source_topics import Key, SourceTopic, SourceTopics
 from odf_ingest.registry import REGISTRY_SETTING, json_step
 from odf_ingest.source_settings import SourceSettings, load_settings, save_settings
+from odf_ingest.sources.source_resource import SETTINGS
 
 SEARCH_TIMEOUT_SECONDS: Final = 60.0  # to find the message to skip
 ACTION_TIMEOUT_SECONDS: Final = 5.0  # for the reader's thread to execute an action
@@ -62,6 +67,7 @@ MESSAGE_SETTINGS: Final = TOPIC_SETTINGS | {
     "timestampColumn",
 }
 NO_TOPIC: Final = "no-topic"  # state of a source whose dataset came from another node and was not pulled yet
+IN_RESOURCE: Final = "resource"  # state of a source that a resource declares
 ELSEWHERE: Final = "elsewhere"  # state of a source that another instance reads
 
 
@@ -115,6 +121,11 @@ class SourceControl:
         if means_polling_source(state, name):
             yield self._view_polled(entry.dataset_id)
             return
+        resources = [source for source in declared_sources(state) if name in {"", source}]
+        for source in resources:
+            yield self._view_declared(entry.dataset_id, state, source)
+        if resources and (name or not state.push_sources):
+            return
         names = [chosen_source(state, name).source_name] if name else sorted(state.push_sources)
         topics = self.topics.topics_of(entry, state)
         stuck = self.owned.stuck()
@@ -134,6 +145,18 @@ class SourceControl:
                     late=self.queues.late.lateness_of(entry.dataset_id, source),
                     state=self._state(key, topic.described),
                 )
+
+    def _view_declared(self, dataset: DatasetId, state: ChainState, source: str) -> SourceView:
+        positions = position_of(state, source).topics
+        return SourceView(
+            name=source,
+            topic=", ".join(sorted(positions)),
+            state=IN_RESOURCE,
+            why=f"the resource Source {source} declares it, and runs of flows read it",
+            next={} if len(positions) != 1 else dict(next(iter(positions.values())).next),
+            waiting=None,
+            settings=load_settings(self.blobs, dataset, source),
+        )
 
     def resume(self, entry: CatalogEntry, name: str, start: str, topic: str = "") -> Sequence[ResumeResult]:
         """Resume a stopped source at one topic, or, if `topic` is empty, at all. Return one result per topic.
@@ -229,6 +252,7 @@ class SourceControl:
     def change(self, entry: CatalogEntry, name: str, changes: Mapping[str, str]) -> str:
         """Store changed settings of a source and return its name. They apply to later messages and commits."""
         state = self.queues.state(entry.dataset_id)
+        _require_undeclared(state, name, changes)
         is_polled = means_polling_source(state, name)
         if "pollInterval" in changes and not is_polled:
             text = f"{entry.alias} has no polling source; push sources are read as messages arrive"
@@ -373,6 +397,25 @@ def _why_stalled(stalled: Refused | None, described: TopicInfo | OdfError) -> tu
 def means_polling_source(state: ChainState, name: str) -> bool:
     """Return whether the name means the dataset's polling source; an empty name means the only source."""
     return state.polling_source is not None and not state.push_sources and name in {"", DEFAULT_SOURCE}
+
+
+def declared_sources(state: ChainState) -> Sequence[str]:
+    """Return the names of sources that are resources: the chain has only their positions, under their ids."""
+    return sorted(
+        name
+        for name, source in state.source_states.items()
+        if source.kind == KIND and is_uuid(name) and name not in state.push_sources
+    )
+
+
+def _require_undeclared(state: ChainState, name: str, changes: Mapping[str, str]) -> None:
+    """Raise `SettingsDeclared` for settings of a source that is a resource."""
+    declared = declared_sources(state)
+    if name not in declared and (name or not declared or state.push_sources or state.polling_source):
+        return
+    of_setting = {setting: field for field, setting in SETTINGS.items()}
+    fields = sorted(f"spec.ingress.{camel(of_setting.get(setting, setting))}" for setting in changes)
+    raise SettingsDeclared(source=name or ", ".join(declared), fields=", ".join(fields))
 
 
 def _view(

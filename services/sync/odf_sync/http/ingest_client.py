@@ -32,12 +32,14 @@ _STATUSES: Final = {
     grpc.StatusCode.DEADLINE_EXCEEDED: 503,
 }
 INSUFFICIENT_STORAGE: Final = 507
+BUFFER_FULL: Final = 429
 DISK_CODE: Final = "StorageUnavailable"
 DISK_TEXT: Final = "the disk of the node takes no data now, for example because it is full"
 REPEAT_HINT: Final = "repeat the push with its key"
 SILENT_CODE: Final = "PartSilent"
 SILENT_TEXT: Final = "ingest does not answer"
 _OF_CODE: Final = {
+    "BufferFull": BUFFER_FULL,
     "KeyReused": 409,
     "UnsupportedMediaType": 415,
     "NotFound": 404,

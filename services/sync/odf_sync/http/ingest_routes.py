@@ -8,7 +8,7 @@ accepts a truncated gzip body.
 import asyncio
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import partial
@@ -36,6 +36,7 @@ from odf_sync.http.endpoints import (
     is_still_allowed,
 )
 from odf_sync.http.ingest_client import (
+    BUFFER_FULL,
     DISK_CODE,
     DISK_TEXT,
     INSUFFICIENT_STORAGE,
@@ -125,6 +126,7 @@ class BodyDecoder:
 log = structlog.stdlib.get_logger(__name__)
 
 T = TypeVar("T")
+CheckAgain = Callable[[web.Request, pb.PushRequest], Awaitable[None]]
 
 PUSH_RETRY_AFTER_SECONDS: Final = 1
 # Of pushes that are accepted and not committed yet: the status of the answer by the receipt's code.
@@ -183,19 +185,19 @@ class IngestRoutes:
         yield Endpoint(
             method="POST",
             path="/ingest",
-            handler=_in_json(self._push),
+            handler=in_json(self._push),
             summary="Push records into a push source.",
             query=QUERY_OF_PUSH,
             body="application/x-ndjson",
             statuses=(200, 202, 408, 409, 413, 415, 507),
             action=Action.WRITE,
             is_explained=True,
-            expect_handler=_say_nothing_yet,
+            expect_handler=say_nothing_yet,
         )
         yield Endpoint(
             method="GET",
             path="/ingest/{receipt}",
-            handler=_in_json(self._show),
+            handler=in_json(self._show),
             summary="The state of a push.",
             query={"wait": "commit: answer once it is settled; no, or absent: at once"},
             statuses=(200, 507),
@@ -205,12 +207,11 @@ class IngestRoutes:
 
     async def _push(self, request: web.Request) -> web.Response:
         entry = dataset_of(request)
-        wait = _wait_of(request)
-        push = _push_request(request, entry)
+        wait = wait_of(request)
+        push = push_request(request)
+        push.ref = str(entry.dataset_id)
         decoder = BodyDecoder(request.headers.get(hdrs.CONTENT_ENCODING, ""))
-        await self._run(self._ingest.check, push)
-        self._require_size(request.content_length or 0)
-        receipt = await self._accept(request, push, decoder)
+        receipt = await self.accept(request, push, decoder, _require_still_allowed)
         if wait is not Wait.NO:
             receipt = await self._await_settled(request, receipt)
             # Without a key, a repeat would be another push.
@@ -225,7 +226,7 @@ class IngestRoutes:
                 raise PushRefused(
                     status=status_of(receipt.code), error=receipt.code, text=receipt.text, hint=receipt.advice
                 )
-        url = f"{self._url(request)}/{receipt.id}"
+        url = f"{self.url(request)}/{receipt.id}"
         is_committed = wait is not Wait.NO and receipt.state in COMMITTED
         # Clients of other implementations expect no body; but a loss of rows is not left to the receipt.
         if is_committed and wait is None and not receipt.rejected:
@@ -234,10 +235,15 @@ class IngestRoutes:
             _plain(receipt, entry, url), status=200 if is_committed else 202, headers={"Location": url}
         )
 
-    async def _accept(
-        self, request: web.Request, push: pb.PushRequest, decoder: BodyDecoder
+    async def accept(
+        self, request: web.Request, push: pb.PushRequest, decoder: BodyDecoder, check_again: CheckAgain
     ) -> pb.PushReceipt:
-        """Receive the body, and return the receipt of the accepted push; raises `PushRefused`."""
+        """Receive the body, and return the receipt of the accepted push; raises `PushRefused`.
+
+        `check_again` raises it if the push is no longer allowed once its body has arrived, which may take hours.
+        """
+        await self._run(self._ingest.check, push)
+        self._require_size(request.content_length or 0)
         with self._received.acquire(counted_caller(request)) as has_room:
             if not has_room:
                 text = "too many pushes are being received; nothing was accepted"
@@ -246,18 +252,17 @@ class IngestRoutes:
                 await _send_continue(request)
                 await self._receive(request, staged, decoder)
                 push.staged = staged.name
-                if not await is_still_allowed(request):
-                    raise PushRefused(status=403, error="PushForbidden", text=PERMISSION_ENDED)
+                await check_again(request, push)
                 return await self._run(self._ingest.accept, push)
 
     async def _show(self, request: web.Request) -> web.Response:
         entry = dataset_of(request)
         receipt = await self._run(self._ingest.show, str(entry.dataset_id), request.match_info["receipt"])
-        if _wait_of(request) is Wait.COMMIT:
+        if wait_of(request) is Wait.COMMIT:
             receipt = await self._await_settled(request, receipt)
-        return web.json_response(_plain(receipt, entry, self._url(request)))
+        return web.json_response(_plain(receipt, entry, self.url(request)))
 
-    def _url(self, request: web.Request) -> str:
+    def url(self, request: web.Request) -> str:
         """Return the public URL of a request."""
         return (self._public_url or f"{request.scheme}://{request.host}") + request.path
 
@@ -324,7 +329,7 @@ class IngestRoutes:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
 
-def _in_json(handler: Handler) -> Handler:
+def in_json(handler: Handler) -> Handler:
     """Return a handler that converts the errors of `handler` to JSON responses."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -355,14 +360,14 @@ def _in_json(handler: Handler) -> Handler:
 def _error(error: PushRefused) -> web.Response:
     plain = {"message": error.text, "code": error.error, "advice": error.hint}
     response = web.json_response({key: value for key, value in plain.items() if value}, status=error.status)
-    if error.status in TRY_AGAIN:
+    if error.status in {*TRY_AGAIN, BUFFER_FULL}:
         response.headers["Retry-After"] = str(PUSH_RETRY_AFTER_SECONDS)
     if error.status in {408, 413}:
         response.force_close()  # the rest of the body is not read
     return response
 
 
-async def _say_nothing_yet(_: web.Request) -> None:
+async def say_nothing_yet(_: web.Request) -> None:
     """Delay the response to `Expect: 100-continue` until the headers have been checked."""
 
 
@@ -372,7 +377,13 @@ async def _send_continue(request: web.Request) -> None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
-def _wait_of(request: web.Request) -> Wait | None:
+async def _require_still_allowed(request: web.Request, _: pb.PushRequest) -> None:
+    if not await is_still_allowed(request):
+        raise PushRefused(status=403, error="PushForbidden", text=PERMISSION_ENDED)
+
+
+def wait_of(request: web.Request) -> Wait | None:
+    """Return the parameter `wait` of a request; raises `InvalidInput`."""
     wait = request.query.get("wait")
     try:
         return None if wait is None else Wait(wait)
@@ -380,7 +391,7 @@ def _wait_of(request: web.Request) -> Wait | None:
         raise InvalidInput(where="parameter wait", text=f"expected commit or no, got {wait!r}") from error
 
 
-def _push_request(request: web.Request, entry: CatalogEntry) -> pb.PushRequest:
+def push_request(request: web.Request) -> pb.PushRequest:
     """Return the push with the parameters and headers of the request; raises `InvalidInput`."""
     if "uploadToken" in request.query:
         raise InvalidInput(
@@ -392,7 +403,6 @@ def _push_request(request: web.Request, entry: CatalogEntry) -> pb.PushRequest:
             raise InvalidInput(where=f"parameter {name}", text=f"unknown; did you mean {meant}?")
     key = request.headers.get(IDEMPOTENCY_KEY)
     push = pb.PushRequest(
-        ref=str(entry.dataset_id),
         source_name=request.query.get("sourceName", ""),
         idempotency_key=uuid.uuid4().hex if key is None else key,
         is_key_generated=key is None,

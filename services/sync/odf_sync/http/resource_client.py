@@ -25,6 +25,7 @@ STATUSES: Final = {
     "Forbidden": 403,
     "NotFound": 404,
     "ResourceNotFound": 404,
+    "ResourceGone": 404,
     "UnknownType": 404,
     "NameConflict": 409,
     "IdentityMismatch": 409,

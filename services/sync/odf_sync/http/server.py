@@ -43,6 +43,7 @@ from odf_sync.http.resource_routes import ResourceRoutes
 from odf_sync.http.schema_routes import SchemaRoutes
 from odf_sync.http.simple_protocol import SimpleProtocol
 from odf_sync.http.smart_routes import SmartProtocol
+from odf_sync.http.source_ingest_routes import SourceIngestRoutes
 from odf_sync.search import OwnDatasets
 
 JSON: Final = "application/json"
@@ -199,18 +200,20 @@ def endpoints(
     """Return all endpoints of the node."""
     pushes = OpenPushes()
     resources = ResourceRoutes(peers.resources, authorizer)
+    ingest = IngestRoutes(
+        ingest=peers.ingest,
+        staging=Staging(settings.home),
+        max_bytes=settings.http_ingest_max_bytes,
+        public_url=settings.public_url,
+    )
     rooms = (
         AccountRoutes(authorizer, datasets.catalog, public_url=settings.public_url),
         ListRoutes(OwnDatasets(datasets=datasets, in_bucket=settings.store is not None), authorizer),
         SimpleProtocol(datasets, settings.home, pushes),
         SmartProtocol(datasets, settings, replies, authorizer, pushes),
         EventRoutes(datasets.states, authorizer, heads),
-        IngestRoutes(
-            ingest=peers.ingest,
-            staging=Staging(settings.home),
-            max_bytes=settings.http_ingest_max_bytes,
-            public_url=settings.public_url,
-        ),
+        ingest,
+        SourceIngestRoutes(ingest, resources, peers.resources),
         ReadRoutes(datasets),
         SchemaRoutes(peers.resources),
         resources,

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import structlog
@@ -14,8 +14,10 @@ from odf_common.ports.clock import Clock
 from odf_common.resources.failures import DependencyMissing
 from odf_common.resources.registry import DATASET, FLOW, TASK
 from odf_common.resources.scalar_formats import ResourceId
+from odf_common.resources.specs import FlowTriggerSource
 from odf_common.service.reconcile_loop import Json
 from odf_coordinator.resources.documents import references_in, type_id
+from odf_coordinator.resources.flow_checks import NotCarriedOut, flow_spec
 from odf_coordinator.resources.flows.flow_events import (
     PHASE_CHANGES,
     DatasetHead,
@@ -26,8 +28,9 @@ from odf_coordinator.resources.flows.flow_events import (
 from odf_coordinator.resources.flows.flow_planner import FlowPlanner, Planned, waits_for_events
 from odf_coordinator.resources.flows.flow_runner import HOLDER, FlowRunner, count_run
 from odf_coordinator.resources.flows.flow_runs import cancel_flow
-from odf_coordinator.resources.flows.instances import RunOutcome
-from odf_coordinator.resources.store import EventKind, ResourceEvent, ResourceStore, StoredResource
+from odf_coordinator.resources.flows.instances import RunOutcome, SourceRecords
+from odf_coordinator.resources.flows.source_counts import is_polled
+from odf_coordinator.resources.store import EventKind, ResourceEvent, ResourceStore, Snapshot, StoredResource
 from odf_coordinator.resources.watch import Watch
 
 log = structlog.stdlib.get_logger(__name__)
@@ -72,6 +75,7 @@ class FlowController:
             if "id" not in plain:
                 raise DependencyMissing(text=f"{path}: {plain.get('name', 'it')} does not exist")
         with self._store.read() as snapshot:
+            _check_sources(snapshot, resource)
             flow = snapshot.by_id(ResourceId(resource["headers"]["id"]))
             is_new = flow is not None and waits_for_events(flow) and not is_listening(snapshot)
         if is_new:
@@ -93,6 +97,17 @@ class FlowController:
             raise FlowStillRuns(tasks=", ".join(running))
 
 
+def _check_sources(snapshot: Snapshot, flow: Json) -> None:
+    """Raise `NotCarriedOut` for a trigger by a source that only a poll shows to have new data."""
+    for n, trigger in enumerate(flow_spec(flow["spec"]).triggers):
+        if not isinstance(trigger, FlowTriggerSource) or not trigger.source.id:
+            continue
+        source = snapshot.by_id(ResourceId(trigger.source.id))
+        if source is not None and is_polled(source.document):
+            text = f"{source.name} is polled, so it does not tell when it has new data; use a trigger of kind Schedule"
+            raise NotCarriedOut(where=f"spec.triggers[{n}].source", text=text)
+
+
 class FlowLoop:
     """Plans flows when something has happened or a time has come, and has their runs carried out."""
 
@@ -111,6 +126,7 @@ class FlowLoop:
         self._is_all_due = True
         self._heads: dict[str, DatasetHead] = {}
         self._is_event_due = False
+        self._records: SourceRecords = {}
         self._deleted_tasks: set[ResourceId] = set()
         self._wake_at: dict[ResourceId, Timestamp] = {}
         self._changed = threading.Condition()
@@ -125,6 +141,13 @@ class FlowLoop:
         """Look at a flow in the next pass."""
         with self._changed:
             self._due.add(flow)
+            self._changed.notify_all()
+
+    def note_records(self, flows: Collection[ResourceId], records: SourceRecords) -> None:
+        """Take note of records that wait at the sources of flows."""
+        with self._changed:
+            self._due |= set(flows)
+            self._records = {**self._records, **records}
             self._changed.notify_all()
 
     def run(self, stop: threading.Event) -> None:
@@ -152,6 +175,7 @@ class FlowLoop:
             now = self._planner.clock.now()
             due = {flow for flow, at in self._wake_at.items() if at <= now} | self._due
             heads, self._heads = self._heads, {}
+            records, self._records = self._records, {}
             is_all, self._is_all_due = self._is_all_due, False
             is_event, self._is_event_due = self._is_event_due, False
             self._due = set()
@@ -161,7 +185,7 @@ class FlowLoop:
         if not (due or heads or is_all or is_event):
             return
         try:
-            planned = self._planner.plan(None if is_all else due, heads)
+            planned = self._planner.plan(None if is_all else due, heads, records)
         except BaseException:
             with self._changed:
                 self._heads = {**heads, **self._heads}

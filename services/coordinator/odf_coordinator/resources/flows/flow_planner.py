@@ -6,6 +6,7 @@ A pass is one transaction, so a run starts once however often the node is killed
 import json
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
@@ -15,11 +16,10 @@ from odf_common.ports.clock import Clock
 from odf_common.resources.conditions import FALSE, FLOW_ACTIVITY, TRUE, StatusCondition, with_condition
 from odf_common.resources.labels import labels_by_key
 from odf_common.resources.phases import Phase
-from odf_common.resources.registry import FLOW, Types
+from odf_common.resources.registry import Types
 from odf_common.resources.scalar_formats import CORE_BASE, ResourceId
 from odf_common.resources.specs import FlowSpec, FlowTriggerDataset, FlowTriggerEvent
 from odf_coordinator.resources.attempts import with_status
-from odf_coordinator.resources.documents import type_id
 from odf_coordinator.resources.flow_checks import flow_spec
 from odf_coordinator.resources.flows.flow_events import (
     Heads,
@@ -35,13 +35,14 @@ from odf_coordinator.resources.flows.flow_runs import (
     instance_of,
     start_run,
 )
-from odf_coordinator.resources.flows.flow_targets import MaySelect, find_targets, own_only
+from odf_coordinator.resources.flows.flow_targets import MaySelect, all_flows, find_targets, own_only
 from odf_coordinator.resources.flows.instances import (
     MAX_DEPTH,
     Audience,
     FlowInstance,
     ObservedEvent,
     RunCause,
+    SourceRecords,
     Trigger,
     advance,
 )
@@ -49,9 +50,7 @@ from odf_coordinator.resources.flows.task_records import FLOWS, remove_task, tas
 from odf_coordinator.resources.lookups import account_of
 from odf_coordinator.resources.store import (
     EventKind,
-    Query,
     ResourceStore,
-    Snapshot,
     StoredResource,
     Transaction,
 )
@@ -60,6 +59,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 PAUSED: Final = f"{CORE_BASE}/flow/Paused"
 SHOWN_TARGETS: Final = 20
+NO_RECORDS: Final[SourceRecords] = MappingProxyType({})
 _LOOKUP: Final = Types().uri_of
 
 
@@ -90,17 +90,22 @@ class FlowPlanner:
     may_select: MaySelect = own_only
     retained_runs: int = 20
 
-    def plan(self, due: Container[ResourceId] | None, heads: Heads) -> Planned:
-        """Look at flows: those that are due (None: all), and those that wait for the events that have happened."""
+    def plan(
+        self, due: Container[ResourceId] | None, heads: Heads, records: SourceRecords = NO_RECORDS
+    ) -> Planned:
+        """Look at flows: those that are due (None: all), and those that wait for the events that have happened.
+
+        `records` are those that wait at sources, as far as they were counted now.
+        """
         planned = Planned()
         with self.store.transaction() as transaction:
             now = self.clock.now()
-            flows = _all_flows(transaction)
+            flows = all_flows(transaction)
             events = self._events(transaction, flows, heads, now)
             for flow in flows:
                 is_due = due is None or flow.id in due
                 if is_due or (events and waits_for_events(flow)):
-                    _Step(self, transaction, flow, now, planned).run(events)
+                    _Step(self, transaction, flow, now, planned).run(events, records)
         return planned
 
     def run_now(self, flow_id: ResourceId, target: ResourceId | None) -> list[FlowInstance]:
@@ -157,17 +162,6 @@ def is_paused(flow: StoredResource) -> bool:
     return annotations.get(PAUSED) is True
 
 
-def _all_flows(snapshot: Snapshot) -> list[StoredResource]:
-    query = Query(types=(type_id(FLOW.uri),))
-    found: list[StoredResource] = []
-    while True:
-        page = snapshot.find(query)
-        found += page.resources
-        if page.next is None:
-            return found
-        query = replace(query, after=page.next)
-
-
 class _Step:
     """One flow in a pass."""
 
@@ -179,6 +173,7 @@ class _Step:
         now: Timestamp,
         planned: Planned,
     ) -> None:
+        self._records = NO_RECORDS
         self._planner, self._transaction, self._flow, self._now = planner, transaction, flow, now
         self._planned = planned
         self._spec: FlowSpec = flow_spec(flow.document["spec"])
@@ -191,8 +186,9 @@ class _Step:
         self._dropped: list[ResourceId] = []
         self._wake_times: list[Timestamp] = []
 
-    def run(self, events: Sequence[ObservedEvent]) -> None:
+    def run(self, events: Sequence[ObservedEvent], records: SourceRecords = NO_RECORDS) -> None:
         """Advance all instances, and start their runs."""
+        self._records = records
         flow = self._flow
         is_ready = flow.phase == Phase.READY.value
         targets = find_targets(self._transaction, flow, self._spec.target, self._planner.may_select)
@@ -245,7 +241,7 @@ class _Step:
         for key, instance in self._instances.items():
             if key not in targets:
                 continue
-            audience = Audience(target=key, targets=targets, owner=owner)
+            audience = Audience(target=key, targets=targets, owner=owner, records=self._records)
             advanced = advance(instance, triggers, self._now, events, audience)
             if advanced.wake_at is not None:
                 self._wake_times.append(advanced.wake_at)

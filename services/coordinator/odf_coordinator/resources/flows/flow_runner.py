@@ -13,13 +13,14 @@ from prometheus_client import Counter
 from odf_common.errors import OdfError, with_advice
 from odf_common.ports.clock import Clock
 from odf_common.resources.failures import FailureClass, failure_class
-from odf_common.resources.registry import TASK
+from odf_common.resources.registry import SOURCE, TASK
 from odf_common.resources.scalar_formats import ResourceId
-from odf_coordinator.resources.documents import Json, references_in
+from odf_coordinator.resources.documents import Json, references_in, type_id
 from odf_coordinator.resources.flow_checks import task_spec
 from odf_coordinator.resources.flows.flow_runs import RunKey, TaskEnd, finish_task, unfinished_tasks
 from odf_coordinator.resources.flows.flow_targets import MaySelect, own_only
 from odf_coordinator.resources.flows.instances import RunOutcome
+from odf_coordinator.resources.flows.source_counts import consumers_of
 from odf_coordinator.resources.flows.task_port import Cancellation, TaskCancelled, TaskRequest, Tasks
 from odf_coordinator.resources.flows.task_records import TaskRun, start_task, task_run
 from odf_coordinator.resources.lookups import account_of
@@ -197,6 +198,8 @@ class FlowRunner:
                 active.cancellation.request()
             (saved,) = transaction.save([start_task(left[0], now, token)])
             references = self._references(transaction, saved)
+            source = references.get("source")
+            consumers = [] if source is None else consumers_of(transaction, source["headers"]["id"])
         active.depth = instance.cause.depth + 1
         task = task_run(saved)
         request = TaskRequest(
@@ -207,6 +210,7 @@ class FlowRunner:
             flow=task.details["flow"],
             run=instance.run,
             event=instance.cause.event,
+            consumers=consumers,
             cancellation=active.cancellation,
         )
         return LeasedTask(task=task, token=token, request=request)
@@ -217,7 +221,9 @@ class FlowRunner:
         found = {}
         for path, (_, plain) in references_in(TASK.spec, task.document["spec"]).items():
             resource = snapshot.by_id(ResourceId(plain.get("id", "")))
-            if resource is None or resource.deleted_ms is not None:
+            # What a source has accepted is committed before it is gone.
+            is_source = resource is not None and resource.type == type_id(SOURCE.uri)
+            if resource is None or (resource.deleted_ms is not None and not is_source):
                 continue
             if self._may_select(account_of(task), resource):
                 found[path.removeprefix("spec.")] = dict(resource.document)

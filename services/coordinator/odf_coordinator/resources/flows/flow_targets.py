@@ -1,12 +1,14 @@
-"""The targets of a flow: what its selector matches now, as far as its owner may use it."""
+"""The flows of a store, and their targets: what a selector matches now, as far as its owner may use it."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 from odf_common.resources.references import AccountHandle
+from odf_common.resources.registry import FLOW
 from odf_common.resources.scalar_formats import ResourceId
 from odf_common.resources.selectors import Selector
 from odf_coordinator.resources import documents
+from odf_coordinator.resources.documents import type_id
 from odf_coordinator.resources.lookups import account_of, find_account
 from odf_coordinator.resources.store import Query, Snapshot, StoredResource, TypeId
 
@@ -17,6 +19,18 @@ MaySelect = Callable[[AccountHandle, StoredResource], bool]
 def own_only(owner: AccountHandle, resource: StoredResource) -> bool:
     """Return whether a resource is of the account itself."""
     return resource.account == owner.id
+
+
+def all_flows(snapshot: Snapshot) -> list[StoredResource]:
+    """Return the flows of a store."""
+    query = Query(types=(type_id(FLOW.uri),))
+    found: list[StoredResource] = []
+    while True:
+        page = snapshot.find(query)
+        found += page.resources
+        if page.next is None:
+            return found
+        query = replace(query, after=page.next)
 
 
 def find_targets(

@@ -14,6 +14,7 @@ from odf_coordinator.resources.flows.flow_events import DatasetHead
 from odf_coordinator.resources.flows.flow_planner import FlowPlanner
 from odf_coordinator.resources.flows.flow_runner import FlowLimits, FlowRunner
 from odf_coordinator.resources.flows.flow_targets import own_only
+from odf_coordinator.resources.flows.source_counts import CountRecords, SourceCounter
 from odf_coordinator.resources.flows.task_port import Tasks
 from odf_coordinator.resources.lookups import NODE_ACCOUNT
 from odf_coordinator.resources.store import ResourceStore, StoredResource
@@ -30,6 +31,7 @@ class FlowPorts:
     datasets: Datasets
     is_multi_tenant: bool = False
     limits: FlowLimits = field(default_factory=FlowLimits)
+    count_records: CountRecords = lambda _, datasets: [0] * len(datasets)
 
     def head_of(self, did: str) -> DatasetHead | None:
         """Return the head of a dataset; None without one."""
@@ -57,6 +59,7 @@ class Flows:
     runner: FlowRunner
     loop: FlowLoop
     controller: FlowController
+    counter: SourceCounter
 
 
 def build_flows(store: ResourceStore, clock: Clock, watch: Watch, ports: FlowPorts) -> Flows:
@@ -69,9 +72,11 @@ def build_flows(store: ResourceStore, clock: Clock, watch: Watch, ports: FlowPor
         may_select=ports.may_select,
         retained_runs=ports.limits.retained_runs,
     )
+    loop = FlowLoop(planner, runner, watch, ports.head_of)
     return Flows(
         planner=planner,
         runner=runner,
-        loop=FlowLoop(planner, runner, watch, ports.head_of),
+        loop=loop,
+        counter=SourceCounter(store, clock, ports.count_records, loop.note_records, ports.may_select),
         controller=FlowController(store, clock, runner, ports.read_heads),
     )

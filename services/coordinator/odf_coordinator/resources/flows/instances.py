@@ -20,10 +20,19 @@ from odf_common.resources.specs import (
     FlowTriggerSchedule,
     FlowTriggerSource,
 )
-from odf_common.resources.trigger_states import NO_EVENTS, EventPolicy, EventState, advance_events
+from odf_common.resources.trigger_states import (
+    NO_EVENTS,
+    EventPolicy,
+    EventState,
+    RecordsPolicy,
+    RecordsState,
+    advance_events,
+    advance_records,
+)
 
 MAX_FAILURES: Final = 10  # runs in a row, after which an instance pauses
 MAX_DEPTH: Final = 16  # of runs that caused each other
+RETRY_SECONDS, MAX_RETRY_SECONDS = 10, 300  # after failed runs, until waiting records start another one
 MAX_GATHERED: Final = 100  # ids of events, if no number of them fires
 Json = dict[str, Any]
 
@@ -42,6 +51,7 @@ class Trigger(StrEnum):
 
     SCHEDULE = "Schedule"
     EVENT = "Event"
+    SOURCE = "Source"
     DATASET = "Dataset"
     MANUAL = "Manual"
 
@@ -104,6 +114,18 @@ class FlowInstance:
     last: Mapping[str, Any] | None = None
     """Number, outcome and end of the last run."""
 
+    def is_newer_than(self, asked: Timestamp) -> bool:
+        """Return whether a run has ended since a time."""
+        return self.last is not None and Timestamp.parse(self.last["finishedAt"]) >= asked
+
+    @property
+    def retry_at(self) -> Timestamp:
+        """Return the time from which the records of a failed run may start another one."""
+        if not self.failures or self.last is None:
+            return self.since
+        pause = min(RETRY_SECONDS * 2 ** (self.failures - 1), MAX_RETRY_SECONDS)
+        return Timestamp(Timestamp.parse(self.last["finishedAt"]).ns + pause * 10**9)
+
     @property
     def is_paused(self) -> bool:
         """Return whether too many runs have failed."""
@@ -150,6 +172,21 @@ class FlowInstance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingRecords:
+    """Records of a Source that a target does not have yet."""
+
+    records: int
+    asked: Timestamp
+    """When they were counted, or before."""
+    is_last: bool = False
+    """Whether no more follow, since the source is being deleted."""
+
+
+SourceRecords = Mapping[tuple[str, str], WaitingRecords]
+"""By the ids of a source and of a target."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Audience:
     """The instance that events are compared with."""
 
@@ -158,6 +195,7 @@ class Audience:
     """All targets of the flow: an update of one concerns its own instance only."""
     owner: AccountHandle
     """Of the flow."""
+    records: SourceRecords = field(default_factory=dict)
 
     def is_fired(self, trigger: FlowTrigger, event: ObservedEvent) -> bool:
         """Return whether an event is one that a trigger waits for."""
@@ -206,7 +244,9 @@ def advance(
                 own = [event for event in events if audience.is_fired(trigger, event)]
                 states[key], cause, wake_at = _advance_events(trigger, before, now, own)
             case FlowTriggerSource():
-                continue
+                waiting = audience.records.get((str(trigger.source.id), audience.target))
+                states[key], cause = _advance_source(trigger, before, now, waiting, instance)
+                wake_at = None  # records are counted again soon
             case _:
                 assert_never(trigger)
         if cause is not None:
@@ -214,6 +254,30 @@ def advance(
         if wake_at is not None:
             wake_times.append(wake_at)
     return Advanced(replace(instance, triggers=states), min(wake_times, default=None))
+
+
+def _advance_source(
+    trigger: FlowTriggerSource,
+    state: Json | None,
+    now: Timestamp,
+    waiting: WaitingRecords | None,
+    instance: FlowInstance,
+) -> tuple[Json, RunCause | None]:
+    """Fire for the records that wait, unless a run is about to take them; after a failed run, only after a pause."""
+    state = state or {"waitingSince": None}
+    if waiting is None or instance.is_newer_than(waiting.asked):
+        return state, None
+    since = state["waitingSince"]
+    before = RecordsState(position=0, end=0, waiting_since=None if since is None else Timestamp.parse(since))
+    minimum = 1 if waiting.is_last or trigger.min_records_to_await is None else trigger.min_records_to_await
+    policy = RecordsPolicy(min_records=minimum, max_await=trigger.max_await_interval)
+    step = advance_records(policy, before, now, waiting.records)
+    is_busy = instance.run is not None or instance.pending is not None or now < instance.retry_at
+    if step.firings and not is_busy:
+        return {"waitingSince": None}, RunCause(trigger=Trigger.SOURCE)
+    if not waiting.records:
+        return {"waitingSince": None}, None
+    return {"waitingSince": since or str(now)}, None
 
 
 Result = tuple[Json, RunCause | None, Timestamp | None]

@@ -1,7 +1,7 @@
 """Tasks as this node does them: transforms here, verification in the verifier, copies in sync."""
 
 import json
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -72,8 +72,8 @@ class NodeTasks:
     """Does the tasks of flows."""
 
     puller: Puller
-    poll: Callable[[DatasetId, bytes], Generator[str, None, None]]
-    """Commits all new data of a Source, given as its document; yields its progress."""
+    poll: Callable[[DatasetId, bytes, Sequence[str]], Generator[str, None, None]]
+    """Commits all new data of a Source, given as its document, with all datasets that it feeds; yields its progress."""
     verifier: Peer
     sync: Peer
     is_multi_tenant: bool = False
@@ -119,7 +119,7 @@ class NodeTasks:
         if source is None:
             raise DependencyMissing(text="the Source of the task does not exist")
         before = handle.state.next_offset
-        with closing(self.poll(handle.id, json.dumps(source).encode())) as stages:
+        with closing(self.poll(handle.id, json.dumps(source).encode(), request.consumers)) as stages:
             for _ in stages:
                 request.cancellation.check()
         after = self._handle(request).state.next_offset

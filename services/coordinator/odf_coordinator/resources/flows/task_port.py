@@ -1,7 +1,7 @@
 """The port by which flows have tasks done."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -67,6 +67,8 @@ class TaskRequest:
     run: int
     event: Mapping[str, Any] | None = None
     """The event that led to the run."""
+    consumers: Sequence[str] = ()
+    """Ids of the chains of all targets that flows feed from the Source of an Ingest task."""
     cancellation: Cancellation = field(default_factory=Cancellation)
 
     @property

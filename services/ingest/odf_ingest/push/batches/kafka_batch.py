@@ -9,7 +9,7 @@ from odf_common.adapters.local.faults import waiting_helps
 from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.identity.dataset_refs import DatasetId
-from odf_common.metadata.events import ReadStepParquet
+from odf_common.metadata.events import AddPushSource, ReadStepParquet
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition, TopicPosition, key_of_message
@@ -48,7 +48,7 @@ class KafkaBatch:
 
     may_be_empty = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all by name
         self,
         source: str,
         batch: MessageBatch,
@@ -57,10 +57,12 @@ class KafkaBatch:
         reading: "Future[PreparedRecords]",
         read: Read,
         rejecting: RejectPolicy,
+        definition: AddPushSource | None = None,
     ) -> None:
         """Use the records of `reading`, which reads the batch with `plan`.
 
         The batch is read again with `read` if `reading` failed transiently, or if the source has changed since.
+        `definition` is that of a source which the chain does not define.
         """
         self.source = source
         self.batch = batch  # shortened if only its beginning can be committed
@@ -71,6 +73,7 @@ class KafkaBatch:
         self._reading = reading
         self._read = read
         self._rejecting = rejecting
+        self._definition = definition
         self._result: tuple[Plan, PreparedRecords] | None = None
         self._row_letters = RowLetters(rejecting)
         self._buried: set[tuple[int, int]] = set()
@@ -116,7 +119,7 @@ class KafkaBatch:
 
     def prepare(self, state: ChainState) -> PreparedRecords:
         """Return the records of the batch, which is read again if the source has changed."""
-        source = state.push_sources.get(self.source)
+        source = self._definition or state.push_sources.get(self.source)
         if source is None:
             raise SourceGone.for_source(self.source)
         self._dataset = state.dataset_id

@@ -38,7 +38,9 @@ from odf_ingest.push.source_topics import Key, SourceTopic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Start:
+class StartPosition:
+    """Offsets of a topic by partition: where to read, and where reading begins without a position."""
+
     topic_id: str
     positions: Mapping[int, int]
     beginning: Mapping[int, int]
@@ -58,7 +60,7 @@ def open_source(
     `TopicReplaced`, `RecordsExpired` or `PositionBeyondEnd` if records would be skipped or repeated.
     """
     committed = position_of(state, topic.source).topics.get(topic.name)
-    start = _start(require_same(topic.name, topic.described, committed), topic, committed)
+    start = start_position(topic, committed)
     plan = plan_of(state, state.push_sources[topic.source], topic.columns)
     require_possible(topic.columns, plan)
     return PushSource(
@@ -153,7 +155,9 @@ def is_elsewhere(source: PushSource, state: ChainState) -> bool:
     )
 
 
-def _start(described: TopicInfo, topic: SourceTopic, committed: TopicPosition | None) -> _Start:
+def start_position(topic: SourceTopic, committed: TopicPosition | None) -> StartPosition:
+    """Return the offsets at which to read a topic; raises as `open_source`."""
+    described = require_same(topic.name, topic.described, committed)
     beginning = topic.starts(described)
     positions = {}
     for number, low in described.low.items():
@@ -164,7 +168,7 @@ def _start(described: TopicInfo, topic: SourceTopic, committed: TopicPosition | 
         if offset > high:
             raise PositionBeyondEnd(topic=topic.name, partition=number, next=offset, high=high)
         positions[number] = offset
-    return _Start(topic_id=described.topic_id, positions=positions, beginning=beginning)
+    return StartPosition(topic_id=described.topic_id, positions=positions, beginning=beginning)
 
 
 REPORT_RETRIES_AFTER_SECONDS: Final = 2.0  # retries, or building an index, are reported after this time

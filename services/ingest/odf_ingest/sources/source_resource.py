@@ -1,12 +1,22 @@
-"""Source resources as polled sources: their definition, and the values of their templates at each poll (RFC-018)."""
+"""Definitions of Source resources (RFC-018): polled sources with the values of their templates, and push sources."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Final
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.events import MergeStrategyAppend, SetPollingSource
+from odf_common.metadata.events import (
+    AddPushSource,
+    MergeStrategyAppend,
+    ReadStep,
+    ReadStepCsv,
+    ReadStepEsriShapefile,
+    ReadStepJson,
+    ReadStepNdJson,
+    ReadStepParquet,
+    SetPollingSource,
+)
 from odf_common.metadata.fetching import (
     FetchStep,
     FetchStepContainer,
@@ -21,8 +31,10 @@ from odf_common.resources.registry import SECRET_SET, SOURCE
 from odf_common.resources.secret_encryption import SecretPlace, decrypt_at_rest
 from odf_common.resources.secret_keys import SecretKeys
 from odf_common.resources.templates import IN_SOURCE, Template, TemplateValue, config_values, value_at_path
+from odf_ingest.merge.strategies import takes_whole_batches
 from odf_ingest.poll.polled_source import PolledSource
 from odf_ingest.poll.templates import Secrets, map_texts
+from odf_ingest.source_settings import SourceSettings
 
 Json = Mapping[str, Any]
 CHAIN_NAME: Final = "legacySourceName"
@@ -41,6 +53,26 @@ ReadSet = Callable[[Handle], Json]
 
 class SourceNotPolled(InvalidInput):
     """The source takes what is sent to it, so there is nothing to fetch."""
+
+
+class SourceNotPushed(InvalidInput):
+    """The source is polled, so nothing can be sent to it."""
+
+
+PushIngress = specs.IngressRestEndpoint | specs.IngressKafkaTopic
+_ENCODED: Final = (ReadStepCsv, ReadStepJson, ReadStepNdJson)
+SETTINGS: Final[Mapping[str, str]] = {
+    "topics": "topics",
+    "start": "topicStart",
+    "key_columns": "keyColumns",
+    "key_format": "keyFormat",
+    "header_columns": "headerColumns",
+    "timestamp_column": "timestampColumn",
+    "message_format": "messageFormat",
+    "envelope": "envelope",
+    "registry": "schemaRegistry",
+}
+"""Settings of topics (`odf source set`) by the field of a resource that has them."""
 
 
 def source_spec(document: Json) -> specs.SourceSpec:
@@ -67,6 +99,72 @@ def polling_definition(spec: specs.SourceSpec) -> SetPollingSource:
         preprocess=spec.preprocess,
         merge=spec.merge or MergeStrategyAppend(),
     )
+
+
+def push_ingress(spec: specs.SourceSpec) -> PushIngress | None:
+    """Return the ingress that brings a source messages; None: it is polled."""
+    if spec.ingress is None:
+        return specs.IngressRestEndpoint()
+    return spec.ingress if isinstance(spec.ingress, PushIngress) else None
+
+
+def push_definition(document: Json) -> AddPushSource:
+    """Return the definition of a source whose messages are one record each, unless its merge takes whole batches.
+
+    Raises `SourceNotPushed`.
+    """
+    spec = source_spec(document)
+    ingress = push_ingress(spec)
+    if ingress is None:
+        kind = type(spec.ingress).__name__.removeprefix("Ingress")
+        raise SourceNotPushed(
+            where="spec.ingress", text=f"a source with {kind} is polled; nothing is pushed to it"
+        )
+    if spec.prepare:
+        raise InvalidInput(where="spec.prepare", text="messages have no prepare steps; remove them")
+    return AddPushSource(
+        source_name=chain_name(document),
+        # Pushes are decoded when they are accepted.
+        read=decoded(spec.read) if isinstance(ingress, specs.IngressRestEndpoint) else spec.read,
+        preprocess=spec.preprocess,
+        merge=spec.merge or MergeStrategyAppend(),
+    )
+
+
+def decoded(read: ReadStep) -> ReadStep:
+    """Return the step that reads the same records in UTF-8."""
+    return replace(read, encoding=None) if isinstance(read, _ENCODED) else read
+
+
+def has_whole_batches(definition: AddPushSource) -> bool:
+    """Return whether each push is one message, since its records belong together or its format has a frame."""
+    is_file = isinstance(definition.read, ReadStepParquet | ReadStepEsriShapefile)
+    return is_file or takes_whole_batches(definition.merge)
+
+
+def topic_settings(ingress: specs.IngressKafkaTopic) -> SourceSettings:
+    """Return the settings of a source that reads topics; raises `InvalidInput` with the field."""
+    if ingress.partitions is not None or ingress.retention is not None:
+        text = "is for a source's own topic, which Source resources do not have; remove `partitions` and `retention`"
+        raise InvalidInput(where="spec.ingress", text=text)
+    if not ingress.topics:
+        raise InvalidInput(where="spec.ingress.topics", text="expected the names of topics, or a pattern")
+    plain = {}
+    for name, key in SETTINGS.items():
+        value = getattr(ingress, name)
+        if value is not None:
+            plain[key] = _setting_text(value)
+    try:
+        return SourceSettings.from_plain(plain)
+    except InvalidInput as error:
+        raise error.with_facts(where=f"spec.ingress ({error.where})") from error
+
+
+def _setting_text(value: object) -> str:
+    """Return a value as the setting has it: names are separated by commas."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{header}:{column}" for header, column in value.items())
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def chain_name(document: Json) -> str:

@@ -11,7 +11,9 @@ from odf_common.metadata.fetching import FetchStepUrl
 from odf_common.resources.failures import DependencyMissing
 from odf_common.resources.secret_encryption import SecretPlace, encrypt_at_rest
 from odf_common.resources.secret_keys import SecretKeys
-from odf_ingest.poll.source_controller import SourceController
+from odf_common.resources.specs import IngressKafkaTopic
+from odf_ingest.sources.source_controller import SourceController
+from odf_ingest.sources.source_resource import source_spec, topic_settings
 
 KEYS = SecretKeys.new()
 SCHEMAS = "https://opendatafabric.org/schemas"
@@ -37,6 +39,13 @@ URL: Mapping[str, Any] = {
     "kind": "Url",
     "url": "https://example.org/${{ config.day || '2000-01-01' }}.csv",
     "headers": [{"name": "Authorization", "value": "Bearer ${{ config.token }}"}],
+}
+
+
+TOPICS: Mapping[str, Any] = {
+    "kind": "Ext",
+    "$schema": "https://node.odf.example/schemas/source/v1alpha1/KafkaTopic",
+    "topics": ["shop.*"],
 }
 
 
@@ -105,7 +114,10 @@ def test_a_path_leads_into_a_value_that_is_json() -> None:
             {"config": {"token": handle("SecretSet", "none"), "day": handle("VariableSet", "from")}},
             "SecretSet:secretset#none: the set has no such key",
         ),
-        ({"ingress": {"kind": "RestEndpoint"}}, "RestEndpoint is not polled"),
+        ({"ingress": TOPICS}, "topics belong to the node's cluster"),
+        ({"ingress": {**TOPICS, "topics": []}}, "expected the names of topics"),
+        ({"ingress": {**TOPICS, "start": "soon"}}, "spec.ingress (topicStart): expected earliest, latest"),
+        ({"ingress": {**TOPICS, "retention": "1h"}}, "is for a source's own topic"),
         ({"ingress": {"kind": "EvmLogs", "chainId": 1}}, "unsupported"),
         ({"ingress": {"kind": "FilesGlob", "path": "/data/*.csv"}}, "FilesGlob uses the node's machine"),
         ({"ingress": {"kind": "Url", "url": "file:///etc/passwd"}}, "Url uses the node's machine"),
@@ -123,6 +135,26 @@ def test_a_source_that_cannot_be_polled_is_rejected(change: dict[str, Any], text
 def test_files_of_the_machine_are_read_on_a_single_tenant_node() -> None:
     ingress = {"kind": "FilesGlob", "path": "/data/*.csv"}
     assert a_controller(is_multi_tenant=False).reconcile(a_source(ingress=ingress)) == {}
+
+
+def test_a_source_that_takes_pushes_or_reads_topics_is_ready() -> None:
+    assert a_controller().reconcile(a_source({"kind": "RestEndpoint"})) == {}
+    fields = {
+        "keyColumns": ["id"],
+        "headerColumns": {"trace-id": "trace"},
+        "registry": "http://registry:8081",
+    }
+    topics = a_source({**TOPICS, **fields, "start": "latest"})
+    assert a_controller(is_multi_tenant=False).reconcile(topics) == {}
+    ingress = source_spec(topics).ingress
+    assert isinstance(ingress, IngressKafkaTopic)
+    assert topic_settings(ingress).non_default() == {
+        "topics": "shop.*",
+        "topicStart": "latest",
+        "keyColumns": "id",
+        "headerColumns": "trace-id:trace",
+        "schemaRegistry": "http://registry:8081",
+    }
 
 
 def test_a_source_waits_for_a_set_that_is_missing_or_was_deleted() -> None:

@@ -1,4 +1,4 @@
-"""The controller of Source resources: checks that a source can be polled with the values that it names (RFC-018)."""
+"""The controller of Source resources: checks that a source can be read with the values that it names (RFC-018)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,17 +14,22 @@ from odf_common.metadata.fetching import (
     FetchStepUrl,
     PrepStepPipe,
 )
+from odf_common.resources import specs
 from odf_common.resources.failures import DependencyMissing
 from odf_common.resources.references import Handle
 from odf_common.resources.secret_keys import SecretKeys
 from odf_ingest.poll.polled_source import PolledSource
-from odf_ingest.poll.source_resource import (
+from odf_ingest.sources.source_resource import (
+    PushIngress,
     ReadSet,
     config_value,
     polled_source,
     polling_definition,
+    push_definition,
+    push_ingress,
     source_spec,
     template_names,
+    topic_settings,
 )
 
 Json = dict[str, Any]
@@ -35,15 +40,22 @@ NODE_ACCOUNT: Final = "odf"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceController:
-    """Makes sources ready to be polled; values are read again at each poll."""
+    """Makes sources ready to be read; values are read again at each poll."""
 
     read: ReadResource
     keys: Callable[[], SecretKeys]
     is_multi_tenant: bool
+    end: Callable[[Json], None] = lambda _: None
+    """Called with a source that is deleted; raises an error while it may not be."""
 
     def reconcile(self, resource: Json) -> Mapping[str, Json | None]:
         """Check a source; raises `DependencyMissing` for a set that is missing, `InvalidInput` for other faults."""
         spec = source_spec(resource)
+        ingress = push_ingress(spec)
+        if ingress is not None:
+            push_definition(resource)
+            self._require_pushable(ingress, resource["headers"]["account"]["name"])
+            return {}
         definition = polling_definition(spec)
         config = resource["spec"].get("config", {})
         undeclared = sorted(template_names(spec) - config.keys())
@@ -58,7 +70,16 @@ class SourceController:
         return {}
 
     def finalize(self, resource: Json) -> None:
-        """Do nothing: positions are in the chains of datasets."""
+        """Drop the buffer of a source, unless it holds records. Positions stay in the chains of datasets."""
+        self.end(resource)
+
+    def _require_pushable(self, ingress: PushIngress, account: str) -> None:
+        """Raise `InvalidInput` for topics that cannot be read, or not by this account."""
+        if isinstance(ingress, specs.IngressKafkaTopic):
+            topic_settings(ingress)
+            if self.is_multi_tenant and account != NODE_ACCOUNT:
+                text = f"topics belong to the node's cluster; only sources of the account {NODE_ACCOUNT} read them"
+                raise InvalidInput(where="spec.ingress", text=text)
 
     def polled_source(self, resource: Json) -> PolledSource:
         """Return a source with the values that its sets have now; raises as `reconcile`."""
