@@ -269,6 +269,7 @@ def _source_resources(
         read=resources.read,
         keys=lambda: load_secret_keys(settings.home, settings.resource_keys_file),
         is_multi_tenant=settings.tenancy == MULTI_TENANT,
+        count_accepted=buffer.count,
         end=partial(forget_source, buffer),
     )
     ingestion = SourceIngestion(

@@ -209,12 +209,10 @@ class IngressRestEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngressKafkaTopic:
-    """Reads topics of Kafka that others own, or the source's own topic."""
+    """Reads topics of Kafka that other applications own."""
 
     topics: Strings | None = None
     start: str | None = None
-    partitions: Count | None = None
-    retention: DurationText | None = None
     key_columns: Strings | None = None
     key_format: str | None = None
     header_columns: Mapping[str, str] | None = None
@@ -222,6 +220,12 @@ class IngressKafkaTopic:
     message_format: str | None = None
     envelope: str | None = None
     registry: Uri | None = None
+    bad_records: str | None = None
+    finer_times: str | None = None
+    retractions: str | None = None
+    watermark_delay: str | None = None
+    max_future: str | None = None
+    idle_timeout: str | None = None
 
 
 KAFKA_TOPIC: Final = TypeUri(base=EXTENSIONS, context="source", name="KafkaTopic")

@@ -45,6 +45,8 @@ class SourceController:
     read: ReadResource
     keys: Callable[[], SecretKeys]
     is_multi_tenant: bool
+    count_accepted: Callable[[str], int] = lambda _: 0
+    """Returns the number of accepted records of a source, by its id, that are not committed."""
     end: Callable[[Json], None] = lambda _: None
     """Called with a source that is deleted; raises an error while it may not be."""
 
@@ -52,6 +54,8 @@ class SourceController:
         """Check a source; raises `DependencyMissing` for a set that is missing, `InvalidInput` for other faults."""
         spec = source_spec(resource)
         ingress = push_ingress(spec)
+        if not isinstance(ingress, specs.IngressRestEndpoint):
+            self._require_committed(resource)
         if ingress is not None:
             push_definition(resource)
             self._require_pushable(ingress, resource["headers"]["account"]["name"])
@@ -72,6 +76,13 @@ class SourceController:
     def finalize(self, resource: Json) -> None:
         """Drop the buffer of a source, unless it holds records. Positions stay in the chains of datasets."""
         self.end(resource)
+
+    def _require_committed(self, resource: Json) -> None:
+        """Raise `InvalidInput` if an ingress that took pushes was replaced before all were committed."""
+        waiting = self.count_accepted(resource["headers"]["id"])
+        if waiting:
+            text = f"{waiting} records were accepted before and are not committed; run a flow with RestEndpoint first"
+            raise InvalidInput(where="spec.ingress", text=text)
 
     def _require_pushable(self, ingress: PushIngress, account: str) -> None:
         """Raise `InvalidInput` for topics that cannot be read, or not by this account."""

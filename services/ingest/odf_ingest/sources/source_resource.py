@@ -71,6 +71,12 @@ SETTINGS: Final[Mapping[str, str]] = {
     "message_format": "messageFormat",
     "envelope": "envelope",
     "registry": "schemaRegistry",
+    "bad_records": "badRecords",
+    "finer_times": "finerTimes",
+    "retractions": "retractions",
+    "watermark_delay": "watermarkDelay",
+    "max_future": "maxFuture",
+    "idle_timeout": "idleTimeout",
 }
 """Settings of topics (`odf source set`) by the field of a resource that has them."""
 
@@ -144,9 +150,6 @@ def has_whole_batches(definition: AddPushSource) -> bool:
 
 def topic_settings(ingress: specs.IngressKafkaTopic) -> SourceSettings:
     """Return the settings of a source that reads topics; raises `InvalidInput` with the field."""
-    if ingress.partitions is not None or ingress.retention is not None:
-        text = "is for a source's own topic, which Source resources do not have; remove `partitions` and `retention`"
-        raise InvalidInput(where="spec.ingress", text=text)
     if not ingress.topics:
         raise InvalidInput(where="spec.ingress.topics", text="expected the names of topics, or a pattern")
     plain = {}

@@ -15,7 +15,7 @@ from odf_common.errors import InvalidInput, Unavailable
 from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import CatalogEntry
-from odf_ingest.errors import BufferFull, KeyReused, UnsupportedMediaType
+from odf_ingest.errors import BufferFull, KeyReused, RecordRejected, UnsupportedMediaType
 from odf_ingest.push.source_topics import SourceTopics
 from odf_ingest.registry import Registries
 from odf_ingest.sources.message_drain import MessageDrain
@@ -276,3 +276,14 @@ def test_topics_of_others_are_read_from_the_chosen_start(node: Node) -> None:
     broker.logs["street", 0].append(message(9))
     broker.logs["shop.a", 0].append(message(5))
     assert sorted(map(int, map(str, node.run(source)))) == [2, 3, 4, 5]
+
+
+def test_a_source_that_stops_at_bad_messages_commits_those_before(node: Node) -> None:
+    node.broker.make("shop.a")
+    node.broker.logs["shop.a", 0] += [message(1), b"x", message(2)]
+    stopping = a_source({**TOPICS, "badRecords": "stop"})
+    with pytest.raises(RecordRejected):
+        node.run(stopping)
+    assert (node.ids, node.count(stopping)) == ([1], 2)
+    assert node.run(a_source(TOPICS)) == [1, 2]
+    assert len(node.bench.reasons) == 1

@@ -1,6 +1,7 @@
 """Source resources: what is polled, the values in its templates, and what a node refuses."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -117,7 +118,7 @@ def test_a_path_leads_into_a_value_that_is_json() -> None:
         ({"ingress": TOPICS}, "topics belong to the node's cluster"),
         ({"ingress": {**TOPICS, "topics": []}}, "expected the names of topics"),
         ({"ingress": {**TOPICS, "start": "soon"}}, "spec.ingress (topicStart): expected earliest, latest"),
-        ({"ingress": {**TOPICS, "retention": "1h"}}, "is for a source's own topic"),
+        ({"ingress": {**TOPICS, "idleTimeout": "soon"}}, "spec.ingress (idleTimeout): expected a duration"),
         ({"ingress": {"kind": "EvmLogs", "chainId": 1}}, "unsupported"),
         ({"ingress": {"kind": "FilesGlob", "path": "/data/*.csv"}}, "FilesGlob uses the node's machine"),
         ({"ingress": {"kind": "Url", "url": "file:///etc/passwd"}}, "Url uses the node's machine"),
@@ -155,6 +156,13 @@ def test_a_source_that_takes_pushes_or_reads_topics_is_ready() -> None:
         "headerColumns": "trace-id:trace",
         "schemaRegistry": "http://registry:8081",
     }
+
+
+def test_an_ingress_is_not_replaced_before_what_it_took_is_committed() -> None:
+    controller = replace(a_controller(), count_accepted=lambda _: 3)
+    assert controller.reconcile(a_source({"kind": "RestEndpoint"})) == {}
+    with pytest.raises(InvalidInput, match="3 records were accepted before and are not committed"):
+        controller.reconcile(a_source())
 
 
 def test_a_source_waits_for_a_set_that_is_missing_or_was_deleted() -> None:
