@@ -205,6 +205,7 @@ def _with_operations(  # noqa: PLR0917 - the components that operations share
     editor = DatasetEditor(datasets=datasets, committer=committer, creator=creator)
     rollback = DerivativeRollback(datasets=datasets, creator=creator, keys=keys)
     importer = Importer(datasets=datasets, keys=keys, refs=env.refs, committer=committer, claims=claims)
+    projections = ProjectionFiles(env.settings.home / FOLDER)
     return Dependencies(
         datasets=datasets,
         ownership=ownership,
@@ -218,10 +219,7 @@ def _with_operations(  # noqa: PLR0917 - the components that operations share
             datasets=datasets, refs=env.refs, importer=importer, creator=creator, keys=keys
         ),
         record_reader=RecordReader(
-            datasets=datasets,
-            slices=Slices(datasets),
-            engine=engine,
-            projections=ProjectionFiles(env.settings.home / FOLDER),
+            datasets=datasets, slices=Slices(datasets), engine=engine, projections=projections
         ),
         puller=Puller(
             datasets=datasets,

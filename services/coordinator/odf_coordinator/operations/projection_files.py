@@ -25,7 +25,7 @@ _ORIGIN: Final = b"odf.projection"  # a key of Parquet's metadata
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What a result was computed from."""
+    """The query and the heads of inputs that a result was computed from."""
 
     alias: str
     """The name of the projection in SQL."""
@@ -51,7 +51,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class ProjectionResult:
     """The published result of a projection."""
 
     path: Path
@@ -72,7 +72,7 @@ class ProjectionFiles:
     def __init__(self, folder: Path) -> None:
         """Index the results in a folder; a file that cannot be read is removed, since it is computed again."""
         self._folder = folder
-        self._results: dict[str, Result] = {}
+        self._results: dict[str, ProjectionResult] = {}
         self._lock = threading.Lock()
         with translate_os_errors():
             for path in sorted(folder.glob("*/*.parquet"), key=lambda one: one.stat().st_mtime_ns):
@@ -80,14 +80,14 @@ class ProjectionFiles:
 
     def _index(self, path: Path) -> None:
         try:
-            self._results[path.parent.name] = Result(path=path, origin=Origin.of_file(path))
+            self._results[path.parent.name] = ProjectionResult(path=path, origin=Origin.of_file(path))
         except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
             log.warning(
                 "the result of a projection is unreadable, and removed", file=str(path), why=str(error)
             )
             path.unlink()
 
-    def of_projection(self, id: str) -> Result | None:
+    def of_projection(self, id: str) -> ProjectionResult | None:
         """Return the result of a projection; None if it has none yet."""
         with self._lock:
             return self._results.get(id)
@@ -118,7 +118,7 @@ class ProjectionFiles:
             written.replace(path)
         with self._lock:
             former = self._results.get(id)
-            self._results[id] = Result(path=path, origin=origin)
+            self._results[id] = ProjectionResult(path=path, origin=origin)
         kept = {path, path if former is None else former.path}
         for old in set(folder.glob("*.parquet")) - kept:
             old.unlink()

@@ -90,7 +90,7 @@ class NodeResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetPorts:
-    """What resources do with the datasets of the node."""
+    """The parts of the coordinator by which resources read and change datasets."""
 
     creator: DatasetCreator
     names: DatasetNames
