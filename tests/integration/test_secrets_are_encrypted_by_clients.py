@@ -1,6 +1,7 @@
 """A client encrypts a secret for a node with nothing but its address; only the node's key file opens it."""
 
 import json
+import time
 from base64 import b64encode
 from pathlib import Path
 from urllib.request import urlopen
@@ -31,6 +32,7 @@ def written(text: str) -> WrittenSecret:
 def test_what_the_command_encrypts_only_the_node_opens_before_and_after_a_rotation(
     node: EmbeddedNode, tmp_path: Path
 ) -> None:
+    began = time.time()
     text = node.run("secret encrypt", stdin=f"{SECRET}\n".encode()).strip()
     again = node.run(f"secret encrypt --node {node.node.http} --account ann", stdin=SECRET.encode()).strip()
     assert text != again
@@ -50,7 +52,7 @@ def test_what_the_command_encrypts_only_the_node_opens_before_and_after_a_rotati
     file.write_text(json.dumps(published))
     newest = node.run(f"secret encrypt --key {file}", stdin=SECRET.encode()).strip()
     assert decrypt_from_client(newest, PLACE, rotated) == SECRET
-    assert_absent(SECRET, node.home, messages=[text.encode(), stored.value.encode()])
+    assert_absent(SECRET, node.home, messages=[text.encode(), stored.value.encode()], since=began)
 
 
 def test_the_search_finds_a_secret_in_every_form(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Source resources: one waits for its secret and is polled with it; others take pushes, or read topics, for flows."""
 
 import json
+import time
 from collections.abc import Iterable, Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -84,7 +85,7 @@ class Resources:
 def test_a_source_waits_is_polled_and_is_not_rebound(
     node: EmbeddedNode, server: PageServer, tmp_path: Path
 ) -> None:
-    resources = Resources(node)
+    began, resources = time.time(), Resources(node)
     manifest = tmp_path / "rates.yaml"
     manifest.write_text(DATASET)
     node.run(f"add {manifest}")
@@ -116,7 +117,7 @@ def test_a_source_waits_is_polled_and_is_not_rebound(
     (rebound,) = resources.apply(a_source(server.url))
     assert rebound["rebound"] == ["spec.config.token"]
     assert resources.await_phase("Ready")["spec"]["config"]["token"]["id"] == again["id"]
-    assert_absent("swordfish, plain", node.home)
+    assert_absent("swordfish, plain", node.home, since=began)
 
 
 ORDERS = "/source/v1alpha1/source/orders/ingest"
