@@ -100,7 +100,7 @@ class FlowBench:
         self.resources = Resources(
             store=self.store,
             clock=self.clock,
-            pre_apply=lambda: PreApply(keys=KEYS),
+            pre_apply=lambda: PreApply(load_keys=lambda: KEYS),
             controlled=frozenset(str(kind.uri) for kind in (DATASET, FLOW, SOURCE)),
         )
         self.runs = FlowRuns(resources=self.resources, planner=self.planner, loop=self.loop)

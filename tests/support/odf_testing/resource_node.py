@@ -25,7 +25,7 @@ def node(home: Path) -> tuple[Resources, SecretRotation]:
     resources = Resources(
         store=store,
         clock=SYSTEM_CLOCK,
-        pre_apply=lambda: PreApply(keys=load_secret_keys(home)),
+        pre_apply=lambda: PreApply(load_keys=lambda: load_secret_keys(home)),
         controlled=frozenset(str(kind.uri) for kind in CORE_TYPES),
     )
     rotation = SecretRotation(

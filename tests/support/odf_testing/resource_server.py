@@ -25,7 +25,7 @@ def resources_in_memory() -> Resources:
     return Resources(
         store=SqlResourceStore.open(None),
         clock=SYSTEM_CLOCK,
-        pre_apply=lambda: PreApply(keys=keys),
+        pre_apply=lambda: PreApply(load_keys=lambda: keys),
         controlled=frozenset(str(kind.uri) for kind in CORE_TYPES),
     )
 

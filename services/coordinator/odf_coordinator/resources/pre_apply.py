@@ -27,9 +27,9 @@ PASSWORD: Final = "spec.password"  # noqa: S105 - a path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreApply:
-    """Prepares specs with the node's keys."""
+    """Prepares specs with the node's keys, which are loaded for the first secret."""
 
-    keys: SecretKeys
+    load_keys: Callable[[], SecretKeys]
     new_key: Callable[[], PrivateKey] = generate
     new_keys: dict[str, PrivateKey] = field(default_factory=dict)
     """The keys of DIDs that were generated, to be kept before the resources are stored."""
@@ -82,7 +82,7 @@ class PreApply:
 
     def _encrypt(self, plain: Any, place: SecretPlace, stored: WrittenSecret | None) -> Json:
         accept = accept_password if place.path == PASSWORD else accept_secret
-        accepted = accept(_written(plain), place=place, stored=stored, keys=self.keys)
+        accepted = accept(_written(plain), place=place, stored=stored, keys=self.load_keys())
         return {"value": accepted.value, "contentEncoding": accepted.content_encoding}
 
 

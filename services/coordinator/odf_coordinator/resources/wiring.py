@@ -119,7 +119,7 @@ def build_resources(
     resources = Resources(
         store=store,
         clock=clock,
-        pre_apply=lambda: PreApply(keys=load_secret_keys(home, keys_file)),
+        pre_apply=lambda: PreApply(load_keys=partial(load_secret_keys, home, keys_file)),
         keep_keys=_keep(creator.keys),
         controlled=frozenset((*controllers, *ELSEWHERE)),
         datasets=catalog,
