@@ -50,7 +50,10 @@ def resources() -> Resources:
 def open_resources(store: SqlResourceStore) -> Resources:
     controlled = frozenset(str(kind.uri) for kind in CORE_TYPES)
     return Resources(
-        store=store, clock=SYSTEM_CLOCK, pre_apply=lambda: PreApply(load_keys=lambda: KEYS), controlled=controlled
+        store=store,
+        clock=SYSTEM_CLOCK,
+        pre_apply=lambda: PreApply(load_keys=lambda: KEYS),
+        controlled=controlled,
     )
 
 
