@@ -83,7 +83,7 @@ FOLLOWED: Final = {
         f"{COORDINATOR}/test_chain_problems.py::test_a_head_from_the_future_is_named_with_the_block_to_go_back_to"
     ),
     "odf_cli/clients.py NoAccount.advice": (
-        "tests/integration/test_no_port_serves_other_users.py"
+        "tests/integration/test_a_node_of_several_accounts.py"
         "::test_no_port_of_a_multi_tenant_node_serves_another_user"
     ),
     "odf_cli/commands/keys.py import_": COPIES,
@@ -174,6 +174,10 @@ FOLLOWED: Final = {
         f"{SKIPPED}::test_a_line_that_has_become_longer_is_kept_as_it_was_and_the_lines_after_it_follow"
     ),
     "odf_ingest/poll/poll_errors.py NothingAtSource.advice": REFUSED,
+    "odf_sync/access/account_resources.py DescribedByResource.advice": (
+        "tests/integration/test_a_node_of_several_accounts.py"
+        "::test_an_account_is_applied_and_logs_in_with_the_password_of_its_manifest"
+    ),
     "odf_sync/repositories/smart_dataset.py NotPushable.advice": (
         "services/sync/tests/test_named_places.py::test_a_url_that_cannot_be_pushed_to_names_the_one_that_can"
     ),

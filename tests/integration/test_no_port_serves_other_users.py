@@ -175,24 +175,6 @@ def test_no_port_of_a_single_tenant_node_serves_another_user(node: EmbeddedNode,
     assert set(shown) == set(private), "the same requests tell its own user"
 
 
-def test_no_port_of_a_multi_tenant_node_serves_another_user(
-    node: EmbeddedNode, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    guest = node.guest(tmp_path_factory.mktemp("tenants"), {"ODF_TENANCY": "multi"})
-    guest.up("ingest", "coordinator", "verifier", "sync")
-    try:
-        orders = root("ann/private.orders", COLUMNS, merge=APPEND, event_time="at")
-        assert "`odf account add ann`" in Story(guest).refused(orders)
-        guest.run("account add ann --password-file -", stdin=b"a password of this test\n")
-        (added,) = Story(guest).add(orders)
-        guest.run("ingest ann/private.orders - --input-format ndjson", stdin=RECORD.encode())
-        ports = ports_of(guest)
-        answers = see([port.address for port in ports], requests_for("ann/private.orders"))
-        require_closed(ports, answers, (added["id"], VALUE, METRIC))
-    finally:
-        guest.down()
-
-
 def require_closed(ports: Iterable[Port], answers: Mapping[int, Seen], private: Iterable[str]) -> None:
     parts = {port.part for port in ports}
     assert {"ingest", "coordinator", "verifier", "sync", "views"} <= parts

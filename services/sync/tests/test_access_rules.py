@@ -13,7 +13,7 @@ from odf_testing.builders import a_dataset
 from odf_common.errors import Damaged, StorageUnavailable
 from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.ports.store import incarnation
-from odf_sync.access.directory import Ancestor, Lineage
+from odf_sync.access.lineage import Ancestor, Lineage
 from odf_sync.access.rules import (
     Account,
     Action,

@@ -241,8 +241,8 @@ def access_command() -> None:
     """Show and change who may read and write a dataset over HTTP.
 
     Everyone may read a public dataset; a private one, only accounts with a role. A reader may read, an editor also
-    write, a maintainer also replace history. The account in a dataset's name owns it. Only this command, on the
-    node's machine, changes access: no role and no token does.
+    write, a maintainer also replace history. The account in a dataset's name owns it. This command works on the
+    node's machine only; owners elsewhere apply resources of the type Relations.
 
     \b
     Example:
@@ -329,6 +329,10 @@ def _access_row(shown: DatasetAccess) -> dict[str, object]:
         "privateOrigins": list(shown.private_origins),
         "publishedOrigins": list(shown.published_origins),
         "roles": {role.account: role.role for role in shown.roles},
+        "byResources": [
+            {"account": one.account or None, "right": one.right, "relations": one.by}
+            for one in shown.by_resources
+        ],
     }
 
 

@@ -60,10 +60,13 @@ class RemoteResources:
             reply = self._stub.EndAttempt(request, timeout=SHORT_CALL_SECONDS)
         return int(reply.retry_after) if reply.HasField("retry_after") else None
 
-    def read(self, schema: str, id: str, *, account: str) -> Json:
-        """Return the canonical document of a resource that an account may use; raises `NotFound`."""
-        subject = pb.ResourceSubject(name=account)
-        request = pb.GetResourceRequest(subject=subject, type=schema, ref=id)
+    def read(self, schema: str, id: str, *, account: Json) -> Json:
+        """Return the canonical document of a resource that an account, given by its handle, may use now.
+
+        Raises `NotFound` for one that it may not use, as for a missing one.
+        """
+        subject = pb.ResourceSubject(did=account["did"], name=account["name"])
+        request = pb.GetResourceRequest(subject=subject, type=schema, ref=id, for_use=True)
         with calling(COORDINATOR):
             reply = self._stub.GetResource(request, timeout=SHORT_CALL_SECONDS)
         document: Json = json.loads(reply.json)

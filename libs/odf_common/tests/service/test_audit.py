@@ -61,6 +61,7 @@ READS: Final = {
     "Webhooks.ListWebhooks",
     *("Resources.GetResource", "Resources.ListResources", "Resources.ShowHistory"),
     *("Resources.ListResourceTypes", "Resources.WatchResources", "Resources.WatchDueResources"),
+    "Resources.WatchDatasetGrants",
     "Flows.ListFlowRuns",
 }
 CHANGES: Final = {

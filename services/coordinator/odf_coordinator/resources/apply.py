@@ -14,10 +14,17 @@ from typing import Any, Protocol
 from odf_common.errors import Conflict, InvalidInput, NotFound, OdfError, Refused
 from odf_common.resources.labels import merge_labels
 from odf_common.resources.references import AccountHandle, AccountRef, Handle
-from odf_common.resources.registry import ACCOUNT, DATASET, ResourceType, Types
+from odf_common.resources.registry import (
+    ACCOUNT,
+    DATASET,
+    RELATIONS,
+    ResourceType,
+    Types,
+)
 from odf_common.resources.resource_manifests import InvalidManifests, Problem, ResourceManifest
 from odf_common.resources.scalar_formats import Did, ResourceId
 from odf_coordinator.resources import documents
+from odf_coordinator.resources.account_checks import check_account
 from odf_coordinator.resources.changes import Outcome, outcome_of
 from odf_coordinator.resources.dataset_identity import DatasetInputs, did_of
 from odf_coordinator.resources.documents import type_id
@@ -33,6 +40,7 @@ from odf_coordinator.resources.lookups import (
     is_account,
 )
 from odf_coordinator.resources.ordering import in_order
+from odf_coordinator.resources.relations import check_relations
 from odf_coordinator.resources.resolution import Resolver
 from odf_coordinator.resources.store import (
     Snapshot,
@@ -86,12 +94,26 @@ class Forbidden(Refused):
     ADVICE = "use a token of that account, or ask its owner for a role"
 
 
+def require_grantor(caller: "Caller", schema: str) -> None:
+    """Raise `Forbidden` for a change of an account or of Relations by a token that gives no rights."""
+    if schema in {str(ACCOUNT.uri), str(RELATIONS.uri)} and not caller.may_grant:
+        raise Forbidden(text="the token does not allow to give rights, which needs the scope manage")
+
+
 class Caller(Protocol):
     """The account on whose behalf manifests are applied."""
 
     @property
     def account(self) -> StoredResource:
         """The account whose token was sent."""
+
+    @property
+    def is_admin(self) -> bool:
+        """Return whether the caller administers the node."""
+
+    @property
+    def may_grant(self) -> bool:
+        """Return whether the caller may change accounts and Relations."""
 
     def may_write(self, account: ResourceId) -> bool:
         """Return whether the caller may change resources of an account."""
@@ -196,8 +218,12 @@ class _Batch:
     def _match(self, manifest: ResourceManifest) -> ManifestDraft:
         """Find the resource that a manifest means, and the account that owns it."""
         new = self._tools.new_id()
+        require_grantor(self._caller, str(manifest.type.uri))
         if manifest.type is ACCOUNT:
             found = self._account(manifest)
+            if not self._caller.is_admin:
+                raise Forbidden(text="only administrators of the node change accounts")
+            check_account(manifest, found, self._state)
             identity = new if found is None else found.id
             own = self._did(manifest, found) or self._new_did(manifest)
             did: Did | None = own
@@ -311,6 +337,9 @@ class _Batch:
         inputs = DatasetInputs(self._drafts, self._state, self._tools.datasets, self._caller)
         draft.warnings += inputs.check(draft, problems)
         self._problems += [problem_of(draft.manifest, error) for error in problems]
+        if kind is RELATIONS and not problems:
+            refused = check_relations(draft.spec, draft.owner)
+            self._problems += [problem_of(draft.manifest, error) for error in refused]
 
     def _prepare(self, draft: ManifestDraft) -> None:
         prepared = self._tools.prepare(
@@ -376,7 +405,7 @@ class _Targets:
         return self._living(found)
 
     def may_use(self, target: Handle) -> bool:
-        if target.id in self._drafts:
+        if target.id in self._drafts or target.type.identity == ACCOUNT.uri.identity:
             return True
         found = None if target.id is None else self._state.by_id(target.id)
         return found is not None and self._caller.may_use(found)

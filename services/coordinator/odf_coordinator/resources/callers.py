@@ -1,16 +1,20 @@
 """On whose behalf resources are read and changed."""
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
-from odf_common.identity.dataset_refs import DatasetId, Name
+from odf_common.identity.dataset_refs import Name
 from odf_common.ports.clock import Clock
+from odf_common.resources.node_accounts import did_of_name, implied_spec
 from odf_common.resources.phases import Phase
 from odf_common.resources.registry import ACCOUNT
 from odf_common.resources.scalar_formats import ResourceId
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.documents import type_id
 from odf_coordinator.resources.lookups import NODE_ACCOUNT
+from odf_coordinator.resources.relations import is_user
 from odf_coordinator.resources.store import Change, EventKind, NewEvent, Snapshot, StoredResource, Transaction
 
 
@@ -27,6 +31,8 @@ class Subject:
     """Empty: the account of the node."""
     name: str = ""
     is_admin: bool = True
+    may_grant: bool = True
+    """Whether accounts and Relations may be changed, which tokens that only write may not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +41,9 @@ class NodeCaller:
 
     account: StoredResource
     is_admin: bool
+    may_grant: bool = True
+    has_use: Callable[[StoredResource], bool] = lambda _: False
+    """Returns whether Relations let the caller use a resource of another account."""
 
     def may_write(self, account: ResourceId) -> bool:
         """Return whether the account is the caller's, or the caller administers the node."""
@@ -46,16 +55,19 @@ class NodeCaller:
 
     def may_use(self, target: StoredResource) -> bool:
         """Return whether the caller may refer to a resource."""
-        return self.may_read(target)
+        return self.may_read(target) or self.has_use(target)
 
 
 def caller_of(snapshot: Snapshot, subject: Subject, clock: Clock) -> NodeCaller:
     """Return the caller of a subject; an account without a resource gets one when it changes something."""
     name = Name(subject.name) if subject.name else NODE_ACCOUNT
-    did = subject.did or str(DatasetId.of_key(uuid.uuid5(uuid.NAMESPACE_URL, name.key).bytes * 2))
+    did = subject.did or did_of_name(name)
     # By the DID: another account, which was removed, may have had the name.
     account = snapshot.by_did(type_id(ACCOUNT.uri), did) or _new_account(name, did, clock)
-    return NodeCaller(account=account, is_admin=subject.is_admin)
+    has_use = partial(is_user, snapshot, account.id)
+    return NodeCaller(
+        account=account, is_admin=subject.is_admin, may_grant=subject.may_grant, has_use=has_use
+    )
 
 
 def writer_of(transaction: Transaction, subject: Subject, clock: Clock) -> NodeCaller:
@@ -84,7 +96,7 @@ def _new_account(name: Name, did: str, clock: Clock) -> StoredResource:
             "createdAt": now,
             "updatedAt": now,
         },
-        "spec": {"did": did, "email": f"{name.key}@localhost"},
+        "spec": implied_spec(name, did),
         "status": {"phase": Phase.READY.value, "observedGeneration": 1, "conditions": {}},
     }
     return StoredResource(

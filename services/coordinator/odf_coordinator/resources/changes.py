@@ -10,7 +10,7 @@ from odf_common.identity.dataset_refs import Name
 from odf_common.resources.labels import TypeLookup, label_key, labels_by_key
 from odf_common.resources.phases import Cause, Phase, next_phase
 from odf_common.resources.references import Handle, ReferenceField
-from odf_common.resources.registry import ResourceType, Types
+from odf_common.resources.registry import ACCOUNT, ResourceType, Types
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.documents import FieldChange, Json, type_id
 from odf_coordinator.resources.draft import ManifestDraft, Prepared
@@ -240,6 +240,8 @@ def _means(handle: Handle, target: Handle) -> bool:
         return False
     if handle.did is not None:
         return handle.did == target.did
+    if handle.type.identity == ACCOUNT.uri.identity:
+        return handle.name == target.name
     if handle.account is None or target.account is None:
         return False
     return handle.name == target.name and handle.account.id == target.account.id

@@ -4,15 +4,25 @@ import socket
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final
 
-from odf_common.resources.registry import DATASET, SECRET_SET, SOURCE, VARIABLE_SET, WEBHOOK_TARGET, Types
+from odf_common.resources.registry import (
+    ACCOUNT,
+    DATASET,
+    RELATIONS,
+    SECRET_SET,
+    SOURCE,
+    VARIABLE_SET,
+    WEBHOOK_TARGET,
+    Types,
+)
 from odf_common.resources.scalar_formats import ResourceId
 from odf_common.service.reconcile_loop import REGISTERED, Controller, Json, Report, Work
 from odf_coordinator.resources.attempts import AttemptEnd, Attempts
 from odf_coordinator.resources.documents import type_id
+from odf_coordinator.resources.relations import RelationsController
 from odf_coordinator.resources.store import FencingToken, ResourceStore, TypeId
 from odf_coordinator.resources.watch import Watch
 
-ELSEWHERE: Final = frozenset((str(SOURCE.uri), str(WEBHOOK_TARGET.uri)))
+ELSEWHERE: Final = frozenset(str(kind.uri) for kind in (ACCOUNT, SOURCE, WEBHOOK_TARGET))
 """The `$schema` of types whose controllers are in other services."""
 
 
@@ -27,10 +37,16 @@ class PlainResources:
         """Do nothing: secrets are erased with the resource."""
 
 
-def own_controllers(datasets: Controller) -> dict[str, Controller]:
+def own_controllers(datasets: Controller, store: ResourceStore) -> dict[str, Controller]:
     """Return the controllers by the `$schema` of their types."""
     sets = {str(kind.uri): PlainResources() for kind in (VARIABLE_SET, SECRET_SET)}
-    return {**sets, str(DATASET.uri): datasets, REGISTERED: PlainResources()}
+    relations = RelationsController(store=store)
+    return {
+        **sets,
+        str(DATASET.uri): datasets,
+        str(RELATIONS.uri): relations,
+        REGISTERED: PlainResources(),
+    }
 
 
 class _KnownTypes(Collection[TypeId]):

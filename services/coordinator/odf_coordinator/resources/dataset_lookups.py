@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from odf_common.errors import Refused
-from odf_common.identity.dataset_refs import PREFIX, DatasetId, Name, is_pattern
+from odf_common.identity.dataset_refs import PREFIX, DatasetId, Name, is_pattern, parse_alias
 from odf_common.resources.registry import DATASET, FLOW, Types
 from odf_common.resources.selectors import Selector
 from odf_coordinator.catalog.datasets import Datasets
@@ -78,6 +78,11 @@ class CatalogDatasets:
         """Return `Root` or `Derivative`; None for a dataset that does not exist."""
         handle = self.datasets.by_id(DatasetId.parse(did)) if did.startswith(PREFIX) else None
         return None if handle is None else handle.state.kind.name
+
+    def any_of(self, account: Name) -> str | None:
+        """Return the alias of one of an account's datasets; None if it has none."""
+        aliases = (entry.alias for entry in self.datasets.catalog.entries())
+        return next((alias for alias in aliases if parse_alias(alias).account == account), None)
 
     def needed_by(self, snapshot: Snapshot, resource: StoredResource) -> Sequence[StoredResource]:
         """Return the derivatives and flows that name the dataset of a resource, which forbid that it is deleted."""

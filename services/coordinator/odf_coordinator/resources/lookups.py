@@ -5,6 +5,7 @@ from typing import Final, Protocol
 
 from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import Name
+from odf_common.resources import node_accounts
 from odf_common.resources.references import AccountHandle, AccountRef, Handle
 from odf_common.resources.registry import ACCOUNT, DATASET
 from odf_common.resources.scalar_formats import Did, ResourceId, TypeUri, is_uuid
@@ -17,8 +18,7 @@ from odf_coordinator.resources.store import (
     TypeId,
 )
 
-NODE_ACCOUNT: Final = Name("odf")
-"""The account of a node without others; names of its datasets do not have it."""
+NODE_ACCOUNT: Final = node_accounts.NODE_ACCOUNT
 
 
 class ExistingDatasets(Protocol):
@@ -33,6 +33,9 @@ class ExistingDatasets(Protocol):
     def kind_of(self, did: str) -> str | None:
         """Return `Root` or `Derivative`; None for a dataset that does not exist."""
 
+    def any_of(self, account: Name) -> str | None:
+        """Return the alias of one of an account's datasets; None if it has none."""
+
 
 class NoDatasets:
     """A node without datasets."""
@@ -44,6 +47,9 @@ class NoDatasets:
         """Return None."""
 
     def kind_of(self, _: str) -> None:
+        """Return None."""
+
+    def any_of(self, _: Name) -> None:
         """Return None."""
 
 

@@ -8,6 +8,7 @@ from odf_common.codec.model_schema import Spelled
 from odf_common.codec.plain_values import map_spelled
 from odf_common.errors import InvalidInput
 from odf_common.identity.keys import PrivateKey, generate
+from odf_common.resources.node_accounts import NODE_DID
 from odf_common.resources.registry import DATASET, FLOW, PROJECTION, SOURCE
 from odf_common.resources.scalar_formats import Did
 from odf_common.resources.secret_encryption import SecretPlace, accept_password, accept_secret
@@ -47,6 +48,8 @@ class PreApply:
         prepared = dict(self._with_secrets(desired, before))
         if desired.did is not None:
             prepared["did"] = desired.did
+        if desired.did == NODE_DID and prepared != before:
+            raise InvalidInput(text="this account is the node itself, and does not change", where="spec")
         if desired.type is FLOW:
             check_flow(flow_spec(prepared))
         if desired.type is DATASET:

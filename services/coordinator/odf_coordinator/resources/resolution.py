@@ -16,7 +16,7 @@ from odf_common.resources.references import (
     disagreements,
     type_warning,
 )
-from odf_common.resources.registry import ResourceType, Types
+from odf_common.resources.registry import ACCOUNT, ResourceType, Types
 from odf_common.resources.scalar_formats import ResourceId
 
 
@@ -102,6 +102,8 @@ class Resolver:
         before = self._before(where)
         target = self._target(kind, reference, before, where)
         if target is not None and not self.targets.may_use(target):
+            if reference.id is not None and (before is None or before.id != reference.id):
+                raise _unknown_id(kind, reference.id)
             target = None
         if target is None:
             return self._unresolved_handle(kind, reference, where)
@@ -131,10 +133,12 @@ class Resolver:
             if target is None and before is not None and before.id == reference.id:
                 return before  # its target was deleted; the handle stays
             if target is None or target.type.identity != kind.uri.identity:
-                raise UnknownId(text=f"no {kind.short_name} has the id {reference.id}")
+                raise _unknown_id(kind, reference.id)
             return target
         if reference.did is not None:
             return self.targets.by_did(kind, reference.did)
+        if kind is ACCOUNT and reference.name is not None:
+            return self.targets.account(AccountRef(name=reference.name))  # it is in no other account
         account = self._account_of(reference)
         if account is None or reference.name is None:
             return None
@@ -167,12 +171,16 @@ class Resolver:
             type=kind.uri,
             did=reference.did,
             name=reference.name,
-            account=self._account_of(reference) or reference.account,
+            account=None if kind is ACCOUNT else self._account_of(reference) or reference.account,
             path=reference.path,
         )
 
     def _warn(self, code: str, where: str, message: str) -> None:
         self.warnings.append(ApplyWarning(code=code, path=where, message=message))
+
+
+def _unknown_id(kind: ResourceType, id: ResourceId) -> UnknownId:
+    return UnknownId(text=f"no {kind.short_name} has the id {id}")
 
 
 def dataset_inputs(kind: ResourceType, spec: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -21,6 +21,7 @@ from odf_coordinator.resources.attempts import AttemptEnd, Attempts
 from odf_coordinator.resources.callers import Subject
 from odf_coordinator.resources.changes import Outcome
 from odf_coordinator.resources.documents import etag, type_id
+from odf_coordinator.resources.relation_watch import watch_grants
 from odf_coordinator.resources.secret_rotation import SecretRotation
 from odf_coordinator.resources.store import (
     Cursor,
@@ -73,6 +74,8 @@ class ResourceServicer(ResourcesServicer):
     def GetResource(self, request: pb.GetResourceRequest, _: grpc.ServicerContext) -> pb.ResourceReply:
         """Return a resource, and those that refer to it."""
         subject, wanted = subject_of(request.subject), _resource_ref(request)
+        if request.for_use:
+            return self._reply(self._resources.use(subject, wanted))
         found = self._resources.get(subject, wanted, is_deleted_too=request.include_deleted)
         reply = self._reply(found)
         users = self._resources.dependents(subject, wanted)
@@ -186,6 +189,17 @@ class ResourceServicer(ResourcesServicer):
         for due in self._watch.due_ids(types, context.is_active):
             yield pb.DueResource(id=due or "")
 
+    def WatchDatasetGrants(
+        self, _: pb.WatchDatasetGrantsRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.DatasetGrants]:
+        """Stream the rights on datasets, and between changes an empty message each second."""
+        for grants in watch_grants(self._resources.store, self._watch, context.is_active):
+            items = [
+                pb.DatasetGrantItem(dataset=one.dataset, account=one.account, right=one.right, by=one.by)
+                for one in grants or ()
+            ]
+            yield pb.DatasetGrants(has_changed=grants is not None, grants=items)
+
     def BeginAttempt(self, request: pb.BeginAttemptRequest, _: grpc.ServicerContext) -> pb.BeginAttemptReply:
         """Lease a resource for its controller."""
         begun = self._attempts.begin(ResourceId(request.id), request.holder, ttl_ms=request.lease_ms)
@@ -284,7 +298,7 @@ def subject_of(message: pb.ResourceSubject) -> Subject:
     """Return on whose behalf a request is made."""
     if not message.name and not message.did:
         return Subject()
-    return Subject(did=message.did, name=message.name, is_admin=message.is_admin)
+    return Subject(did=message.did, name=message.name, is_admin=message.is_admin, may_grant=message.may_grant)
 
 
 def _resource_ref(request: pb.GetResourceRequest) -> ResourceRef:

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import structlog
 
-from odf_common.errors import Conflict, InvalidInput, Refused
+from odf_common.errors import InvalidInput, Refused
 from odf_common.ports.clock import Clock
+from odf_common.resources.node_accounts import NODE_DID
 from odf_common.resources.references import AccountHandle, AccountRef
 from odf_common.resources.registry import ACCOUNT, DATASET, ResourceType, Types
 from odf_common.resources.resource_manifests import (
@@ -19,10 +20,19 @@ from odf_common.resources.resource_manifests import (
 from odf_common.resources.scalar_formats import Did, ResourceId, TypeUri, is_uuid, parse_name
 from odf_common.resources.selectors import Selector
 from odf_coordinator.resources import documents
-from odf_coordinator.resources.apply import Forbidden, Options, ResourceGone, ResourceNotFound, Tools, plan
+from odf_coordinator.resources.account_checks import require_same_name, require_unused
+from odf_coordinator.resources.apply import (
+    Forbidden,
+    Options,
+    ResourceGone,
+    ResourceNotFound,
+    Tools,
+    plan,
+    require_grantor,
+)
 from odf_coordinator.resources.callers import NodeCaller, Subject, caller_of, new_id, writer_of
-from odf_coordinator.resources.changes import PRUNED, Outcome, pin_references, rename
-from odf_coordinator.resources.documents import etag, type_id
+from odf_coordinator.resources.changes import PRUNED, Outcome, rename
+from odf_coordinator.resources.documents import type_id
 from odf_coordinator.resources.draft import problem_of
 from odf_coordinator.resources.lookups import (
     NODE_ACCOUNT,
@@ -33,11 +43,12 @@ from odf_coordinator.resources.lookups import (
     dataset_alias,
     find_account,
     find_tombstone,
-    handle_of,
     is_account,
     require_free_alias,
 )
 from odf_coordinator.resources.pre_apply import PreApply
+from odf_coordinator.resources.preconditions import AlreadyApplied, require_etag, require_version
+from odf_coordinator.resources.reference_pins import ReferencePins
 from odf_coordinator.resources.registered_types import build_types, read_batch
 from odf_coordinator.resources.store import (
     Change,
@@ -75,25 +86,6 @@ class UnsupportedType(InvalidInput):
     """This node has no controller for resources of the type."""
 
     ADVICE = "`odf types` prints the types"
-
-
-class PreconditionFailed(Conflict):
-    """The resource is not in the version that the request expects."""
-
-    MESSAGE = "expected version {expected}, found {actual}"
-    ADVICE = "read the resource again, and repeat the change"
-
-    expected: str
-    actual: str
-
-
-class AlreadyApplied(Conflict):
-    """A resource that is to be created exists."""
-
-    MESSAGE = "{what} exists already"
-    ADVICE = "use PUT or PATCH to change it"
-
-    what: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +127,8 @@ class Resources:
     """The `$schema` of each type that has a controller."""
     changed: list[Callable[[], None]] = field(default_factory=list)
     """Called after each commit."""
+    is_multi_tenant: bool = False
+    """Whether accounts are apart from each other; otherwise each one administers the node."""
     _types: Types | None = None
 
     def types(self) -> Types:
@@ -202,7 +196,7 @@ class Resources:
                 raise _DryRun(outcomes)
             self.keep_keys(pre_apply.new_keys)
             stored = transaction.save([one.change for one in outcomes if one.change is not None])
-            self._pin_references(transaction, stored, now_ms, subject)
+            self._pin_references(transaction, (caller.account, *stored), subject)
         self._notify()
         by_id = {resource.id: resource for resource in stored}
         return tuple(replace(one, resource=by_id.get(one.resource.id, one.resource)) for one in outcomes)
@@ -235,6 +229,17 @@ class Resources:
             return self._with_names(
                 snapshot, self._find(snapshot, caller, wanted, is_deleted_too=is_deleted_too)
             )
+
+    def use(self, subject: Subject, wanted: ResourceRef) -> StoredResource:
+        """Return a resource that an account's own resources may use; raises `ResourceNotFound` as for a missing one."""
+        is_admin = not self.is_multi_tenant or subject.did == NODE_DID
+        with self.store.read() as snapshot:
+            caller = caller_of(snapshot, replace(subject, is_admin=is_admin), self.clock)
+            kind = self._types_in(snapshot).of_schema(wanted.type)
+            found = self._lookup(snapshot, caller, kind, wanted)
+            if found is None or found.deleted_ms is not None or not caller.may_use(found):
+                raise ResourceNotFound(what=f"{kind.short_name} {wanted.ref}")
+            return found
 
     def find(
         self, subject: Subject, query: Query, selector: Selector | None = None
@@ -281,8 +286,9 @@ class Resources:
         with self.store.transaction() as transaction:
             caller = writer_of(transaction, subject, self.clock)
             found = self._find(transaction, caller, wanted)
-            _require_etag(found, expected)
+            require_etag(found, expected)
             self._require_writable(caller, found)
+            require_unused(self.datasets, transaction, found)
             users = self.needed_by(transaction, found)
             if users and not is_forced:
                 names = ", ".join(self._name(user) for user in users)
@@ -298,16 +304,18 @@ class Resources:
         with self.store.transaction() as transaction:
             caller = writer_of(transaction, subject, self.clock)
             found = self._find(transaction, caller, wanted)
-            _require_etag(found, expected)
+            require_etag(found, expected)
             self._require_writable(caller, found)
             if found.name == new_name.text:
                 return found
+            if found.schema == str(ACCOUNT.uri):
+                require_same_name(found, new_name)
             if found.schema == str(DATASET.uri):
                 alias = dataset_alias(account_of(found).name, new_name.text)
                 require_free_alias(self.datasets, alias, found.did)
             change = rename(found, new_name, self.clock.now().ms, caller.account.id)
             (stored,) = transaction.save([change])
-            self._pin_references(transaction, (stored,), self.clock.now().ms, subject)
+            self._pin_references(transaction, (stored,), subject)
         self._notify()
         return stored
 
@@ -374,6 +382,9 @@ class Resources:
 
     def _require_writable(self, caller: NodeCaller, found: StoredResource) -> None:
         owner = found.document["headers"]["account"]
+        require_grantor(caller, found.schema)
+        if found.schema == str(ACCOUNT.uri) and not caller.is_admin:
+            raise Forbidden(text="only administrators of the node change accounts")
         if not caller.may_write(owner["id"]):
             raise Forbidden(text=f"you may not change resources of the account {owner['name']}")
 
@@ -391,6 +402,9 @@ class Resources:
         kept = {one.resource.id for one in outcomes}
         found = self._select(transaction, caller, batch, batch.prune)
         deletions = [one for one in found if one.id not in kept]
+        for one in deletions:
+            self._require_writable(caller, one)
+            require_unused(self.datasets, transaction, one)
         return [
             Outcome(
                 type=self._types_in(transaction).of_schema(one.schema),
@@ -430,27 +444,15 @@ class Resources:
         return Change(resource=resource, events=[event])
 
     def _pin_references(
-        self, transaction: Transaction, stored: Sequence[StoredResource], now_ms: int, subject: Subject
+        self, transaction: Transaction, stored: Sequence[StoredResource], subject: Subject
     ) -> None:
-        """Give unresolved references the ids of resources that have appeared."""
-        names = [one.name.lower() for one in stored] + [one.did for one in stored if one.did is not None]
-        awaited = transaction.unresolved_names(names)
-        for resource in stored:
-            if resource.name.lower() not in awaited and resource.did not in awaited:
-                continue
-            waiting = transaction.unresolved_to(resource.type, resource.account, resource.name, resource.did)
-            changes = [
-                pin_references(
-                    self._types_in(transaction),
-                    one,
-                    handle_of(resource),
-                    now_ms,
-                    subject.name or NODE_ACCOUNT.text,
-                )
-                for one in waiting
-            ]
-            if changes:
-                transaction.save(changes)
+        pins = ReferencePins(
+            types=self._types_in(transaction),
+            is_multi_tenant=self.is_multi_tenant,
+            now_ms=self.clock.now().ms,
+            subject=subject.name or NODE_ACCOUNT.text,
+        )
+        pins.pin(transaction, stored)
 
     def _with_names(self, snapshot: Snapshot, resource: StoredResource) -> StoredResource:
         """Return a resource with the names in its handles as they are now."""
@@ -481,18 +483,8 @@ def _require_as_expected(
             raise AlreadyApplied(what=f"{one.type.short_name} {one.resource.name}")
         if batch.etag and one.resource.revision:
             generation = one.resource.generation - (one.change is not None)
-            _require_version(f'"{generation}.{one.resource.revision}"', batch.etag)
+            require_version(f'"{generation}.{one.resource.revision}"', batch.etag)
     assert len(outcomes) == len(manifests)
-
-
-def _require_etag(found: StoredResource, expected: str) -> None:
-    if expected:
-        _require_version(etag(found), expected)
-
-
-def _require_version(actual: str, expected: str) -> None:
-    if expected not in {actual, "*"}:
-        raise PreconditionFailed(expected=expected, actual=actual)
 
 
 def _is_selected(selector: Selector, resource: StoredResource, caller: NodeCaller) -> bool:

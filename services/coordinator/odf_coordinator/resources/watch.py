@@ -74,11 +74,11 @@ class Watch:
 
         A resource is None once it is gone. Ends when `is_wanted` is False, within a second.
         """
-        for change in self._changes_or_none(start, is_wanted):
+        for change in self.changes_or_none(start, is_wanted):
             if change is not None:
                 yield change
 
-    def _changes_or_none(
+    def changes_or_none(
         self, start: Position | None, is_wanted: Callable[[], bool]
     ) -> Iterator[tuple[ResourceEvent, StoredResource | None] | None]:
         """Return the same changes, and None after each second without any."""
@@ -110,7 +110,7 @@ class Watch:
             position = snapshot.position()
             due = [one.id for one in _all(snapshot, types) if _is_unsettled(one)]
         yield from due
-        for change in self._changes_or_none(position, is_wanted):
+        for change in self.changes_or_none(position, is_wanted):
             if change is None:
                 yield None
                 continue

@@ -112,7 +112,7 @@ def build_resources(
     attempts = Attempts(store=store, clock=clock, changed=watch.notify)
     status = DatasetStatus(creator.datasets, store, attempts)
     flows = build_flows(WatchedStore(store, watch), clock, watch, flow_ports)
-    controllers = own_controllers(DatasetController(creator=creator, names=names, status=status))
+    controllers = own_controllers(DatasetController(creator=creator, names=names, status=status), store)
     projecting = ProjectionController(datasets.reader, attempts.request)
     controllers |= {str(FLOW.uri): flows.controller, str(PROJECTION.uri): projecting}
     catalog = CatalogDatasets(datasets=creator.datasets)
@@ -125,13 +125,13 @@ def build_resources(
         datasets=catalog,
         needed_by=catalog.needed_by,
         changed=[watch.notify],
+        is_multi_tenant=flow_ports.is_multi_tenant,
     )
     loop = ReconcileLoop(LocalStore(store, attempts, watch, resources.types), controllers)
     attempts.requested = loop.request
     _connect(names.claims.declarations, resources)
-    creator.committer.listen(status.on_committed)
-    creator.committer.listen(flows.loop.on_committed)
-    creator.committer.listen(projecting.on_committed)
+    for listener in (status.on_committed, flows.loop.on_committed, projecting.on_committed):
+        creator.committer.listen(listener)
     rotation = _secret_rotation(store, home, keys_file)
     return NodeResources(
         resources=resources,

@@ -34,7 +34,7 @@ from odf_ingest.sources.source_resource import (
 
 Json = dict[str, Any]
 ReadResource = Callable[..., Json]
-"""Takes the type and the id of a resource, and as `account` who uses it; returns its canonical document."""
+"""Takes the type and the id of a resource, and as `account` the handle of who uses it; returns its document."""
 NODE_ACCOUNT: Final = "odf"
 
 
@@ -66,8 +66,8 @@ class SourceController:
         if undeclared:
             text = f"config.{undeclared[0]} is not declared; add it to `config`"
             raise InvalidInput(where="spec.config", text=text)
-        account = resource["headers"]["account"]["name"]
-        self._require_allowed(definition, account)
+        account = resource["headers"]["account"]
+        self._require_allowed(definition, account["name"])
         for name, plain in config.items():
             handle = Handle.from_plain(plain)
             config_value(handle, self._reader(account), self.keys, f"spec.config.{name}")
@@ -94,11 +94,11 @@ class SourceController:
 
     def polled_source(self, resource: Json) -> PolledSource:
         """Return a source with the values that its sets have now; raises as `reconcile`."""
-        account = resource["headers"]["account"]["name"]
-        self._require_allowed(polling_definition(source_spec(resource)), account)
+        account = resource["headers"]["account"]
+        self._require_allowed(polling_definition(source_spec(resource)), account["name"])
         return polled_source(resource, self._reader(account), self.keys)
 
-    def _reader(self, account: str) -> ReadSet:
+    def _reader(self, account: Json) -> ReadSet:
         def read(handle: Handle) -> Json:
             kind = handle.type.name
             if handle.id is None:

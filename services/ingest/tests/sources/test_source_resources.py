@@ -55,9 +55,9 @@ def handle(kind: str, path: str) -> dict[str, Any]:
     return {"type": uri, "id": IDS[kind], "name": kind.lower(), "account": ACCOUNT, "path": path}
 
 
-def a_set(schema: str, id: str, *, account: str) -> dict[str, Any]:
+def a_set(schema: str, id: str, *, account: dict[str, str]) -> dict[str, Any]:
     kind = schema.rpartition("/")[2]
-    assert (id, account) == (IDS[kind], "ann")
+    assert (id, account) == (IDS[kind], ACCOUNT)
     return {
         "$schema": schema,
         "headers": {"id": id, "name": kind.lower(), "account": ACCOUNT},

@@ -12,6 +12,7 @@ from odf_common.ports.store import Catalog, CatalogEntry, require_entry
 from odf_common.proto.odf.node.v1 import access_pb2 as pb
 from odf_common.proto.odf.node.v1 import access_pb2_grpc
 from odf_sync.access.access_store import StoredToken
+from odf_sync.access.account_resources import AccountAnnouncements, DescribedByResource
 from odf_sync.access.directory import Directory
 from odf_sync.access.remote_login import RemoteLogins, origin_of, require_encrypted
 from odf_sync.access.rules import Account, Role, Scope, Visibility
@@ -35,8 +36,15 @@ UNKNOWN: Final = "unknown"  # the visibility of a dataset while a chain that dec
 class AccessServicer(access_pb2_grpc.AccessServicer):
     """Serves the commands that manage accounts, tokens, access and logins; its callers are trusted."""
 
-    def __init__(self, directory: Directory, logins: RemoteLogins, catalog: Catalog) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        logins: RemoteLogins,
+        catalog: Catalog,
+        announcements: AccountAnnouncements | None = None,
+    ) -> None:
         self._directory = directory
+        self._announcements = announcements
         self._store = directory.store
         self._logins = logins
         self._catalog = catalog
@@ -44,7 +52,10 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
     def AddAccount(self, request: pb.AddAccountRequest, _: grpc.ServicerContext) -> pb.AccountItem:
         """Add an account."""
         password = request.password if request.HasField("password") else None
-        return _account(self._directory.add_account(Name(request.name), password))
+        account = self._directory.add_account(Name(request.name), password)
+        if self._announcements is not None:
+            self._announcements.add(account)
+        return _account(account)
 
     def ListAccounts(self, _request: pb.ListAccountsRequest, _: grpc.ServicerContext) -> pb.ListAccountsReply:
         """Return all accounts."""
@@ -56,6 +67,8 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
     def SetPassword(self, request: pb.SetPasswordRequest, _: grpc.ServicerContext) -> pb.AccountItem:
         """Replace or remove the password of an account."""
         name = Name(request.name)
+        if self._announcements is not None:
+            self._announcements.resources.require_undescribed(self._store.account(name))
         self._directory.set_password(name, request.password if request.HasField("password") else None)
         return _account(self._store.account(name))
 
@@ -70,7 +83,10 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
                 raise AccountInUse(
                     text=f"account {account.name} owns {entry.alias}; delete or rename it first"
                 )
-        self._store.remove_account(account.name)
+        if self._announcements is not None:
+            self._announcements.resources.remove(account)
+        with suppress(NotFound):  # its controller may have been first
+            self._store.remove_account(account.name)
         return _account(account)
 
     def CreateToken(self, request: pb.CreateTokenRequest, _: grpc.ServicerContext) -> pb.CreateTokenReply:
@@ -106,9 +122,12 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
         entry = require_entry(self._catalog, request.ref)
         if request.visibility:
             visibility = _parse(Visibility, request.visibility, "visibility")
+            if visibility is Visibility.PRIVATE:
+                self._require_not_given(entry, account=None)
             self._directory.set_visibility(entry.incarnation, visibility)
         if request.account:
             account = self._store.account(Name(request.account))
+            self._require_not_given(entry, account)
             role = _role(request.role) if request.role else None
             if role is not None and parse_alias(entry.alias).account == account.name:
                 raise AlreadyOwner(
@@ -117,6 +136,14 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
             if not self._store.set_role(entry.incarnation, account, role):
                 raise NotFound(what=f"a role of {account.name} on {entry.alias}")
         return self._access(entry, with_derivatives=bool(request.visibility))
+
+    def _require_not_given(self, entry: CatalogEntry, account: Account | None) -> None:
+        """Raise `DescribedByResource` if a resource makes a dataset readable, or gives an account a role on it."""
+        subject = "" if account is None else str(account.id)
+        for one in self._directory.rights.on(entry.dataset_id):
+            if one.account == subject:
+                whom = "" if account is None else f" {account.name}"
+                raise DescribedByResource(text=f"Relations:{one.by} gives{whom} {one.right} on {entry.alias}")
 
     def LogIn(self, request: pb.LogInRequest, context: grpc.ServicerContext) -> Iterator[pb.LogInProgress]:
         """Log in to another node, and stream the progress: first the page to open, if any, and then the account."""
@@ -176,7 +203,15 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
                 published_origins=self._directory.published_origins(entry.incarnation),
                 private_origins=private_origins,
                 derivatives=self._derivatives(entry) if with_derivatives else (),
+                by_resources=self._by_resources(entry),
             )
+
+    def _by_resources(self, entry: CatalogEntry) -> Iterator[pb.DatasetAccess.ResourceRight]:
+        names = {str(account.id): str(account.name) for account in self._store.accounts()}
+        for one in self._directory.rights.on(entry.dataset_id):
+            if not one.account or one.account in names:
+                account = names.get(one.account, "")
+                yield pb.DatasetAccess.ResourceRight(account=account, right=one.right, by=one.by)
 
     def _derivatives(self, entry: CatalogEntry) -> Iterator[pb.DatasetAccess.Derivative]:
         for derived in self._directory.derivatives(entry.dataset_id):

@@ -145,6 +145,23 @@ class AccessStore:
         if not self._change("UPDATE accounts SET password = ? WHERE key = ?", password, name.key):
             raise NotFound(what=f"account {name}")
 
+    def put_account(self, account: Account, password: str | None) -> None:
+        """Add an account with the hash of its password, or replace the hash.
+
+        Raises `AlreadyExists` if the name or the id belongs to another account.
+        """
+        row = (str(account.id), str(account.name), account.name.key, password)
+        statement = (
+            "INSERT INTO accounts VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+            "name = excluded.name, password = excluded.password WHERE key = excluded.key"
+        )
+        try:
+            is_written = self._change(statement, *row)
+        except sqlite3.IntegrityError as error:
+            raise AlreadyExists(what=f"account {account.name}") from error
+        if not is_written:
+            raise AlreadyExists(what=f"another account with the id {account.id}")
+
     def remove_account(self, name: Name) -> None:
         """Remove an account, its tokens and its roles; raises `NotFound`."""
         if not self._change("DELETE FROM accounts WHERE key = ?", name.key):

@@ -11,9 +11,8 @@ next to the data, so it survives if the database is lost or was not in a backup.
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Final
 
@@ -39,81 +38,9 @@ from odf_common.ports.store import (
 from odf_common.resources.passwords import hash_password, is_password
 from odf_common.resources.registry import require_account_name
 from odf_sync.access.access_store import AccessStore, StoredToken, Token
+from odf_sync.access.lineage import Ancestor, Lineage
+from odf_sync.access.resource_rights import ResourceRights
 from odf_sync.access.rules import Account, Caller, Role, Scope, Visibility
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ancestor:
-    """A dataset with what decides its visibility: its inputs, and the private datasets that it was published with."""
-
-    inputs: tuple[DatasetId, ...] = ()
-    is_private: bool = False
-    """Whether the dataset is private by choice or by default, regardless of its inputs."""
-    is_known: bool = True
-    """False if its chain or head is damaged or lost, so that its inputs are unknown and may be private."""
-    published: frozenset[DatasetId] = frozenset()
-
-
-class Lineage:
-    """The ancestry of a node's datasets at one point in time; each dataset is loaded at most once."""
-
-    def __init__(self, load: Callable[[DatasetId], Ancestor]) -> None:
-        """Load datasets by `load`; all methods raise its errors."""
-        self._load = load
-        self._seen: dict[DatasetId, Ancestor] = {}
-        self._sources: dict[DatasetId, frozenset[DatasetId]] = {}
-
-    def sources(self, dataset: DatasetId) -> frozenset[DatasetId]:
-        """Return the private datasets that `dataset` is derived from, except those that were published on all paths.
-
-        Datasets whose inputs are unknown count as private, including `dataset` itself.
-        """
-        if dataset not in self._sources:
-            self._solve(dataset)
-        return self._sources[dataset]
-
-    def to_publish(self, dataset: DatasetId) -> frozenset[DatasetId]:
-        """Return the private datasets whose content becomes public if `dataset` is made public.
-
-        Datasets that only count as private because their inputs are unknown are not included.
-        """
-        self.sources(dataset)
-        reached = frozenset[DatasetId]().union(*map(self._origins, self._seen[dataset].inputs))
-        return frozenset(origin for origin in reached if self._seen[origin].is_private)
-
-    def _solve(self, dataset: DatasetId) -> None:
-        new = dict(self._visit_new(dataset))
-        self._seen.update(new)
-        self._sources.update(dict.fromkeys(new, frozenset()))
-        is_changed = True
-        while is_changed:  # some rounds, since readers mostly come before what they read; more for circles
-            is_changed = False
-            for current in reversed(new):
-                found = self._private_origins(current)
-                is_changed |= found != self._sources[current]
-                self._sources[current] = found
-
-    def _visit_new(self, dataset: DatasetId) -> Iterator[tuple[DatasetId, Ancestor]]:
-        seen, waiting = set(self._sources), [dataset]
-        while waiting:
-            if (current := waiting.pop()) not in seen:
-                seen.add(current)
-                ancestor = self._load(current)
-                yield current, ancestor
-                waiting.extend(ancestor.inputs)
-
-    def _private_origins(self, dataset: DatasetId) -> frozenset[DatasetId]:
-        ancestor = self._seen[dataset]
-        reached = frozenset[DatasetId]().union(*map(self._origins, ancestor.inputs))
-        # What was published with a dataset was known then; while it is damaged, it is unknown what it reads now.
-        reached -= {origin for origin in ancestor.published & reached if self._seen[origin].is_known}
-        return reached if ancestor.is_known else reached | {dataset}
-
-    def _origins(self, dataset: DatasetId) -> frozenset[DatasetId]:
-        """Return the private datasets whose content readers of `dataset` can see."""
-        sources = self._sources[dataset]
-        return sources | {dataset} if self._seen[dataset].is_private else sources
-
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -138,9 +65,14 @@ class Directory:
         is_multi_tenant: bool,
         datasets: NodeDatasets | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        rights: ResourceRights | None = None,
     ) -> None:
-        """Use a store. Without `datasets`, no visibility is noted next to the data, and no dataset has inputs."""
+        """Use a store, and rights that resources give in addition.
+
+        Without `datasets`, no visibility is noted next to the data, and no dataset has inputs.
+        """
         self.store = store
+        self.rights = rights or ResourceRights()
         self._datasets = datasets
         self._moment = threading.local()
         self.is_multi_tenant = is_multi_tenant
@@ -221,7 +153,18 @@ class Directory:
         """Return the role of an account on a dataset, or None."""
         if not self.is_multi_tenant or parse_alias(entry.alias).account == account.name:
             return Role.OWNER
-        return self.store.role(entry.incarnation, account)
+        roles = (
+            self.store.role(entry.incarnation, account),
+            self.rights.role(entry.dataset_id, account),
+            Role.READER if self._is_readable_by_accounts(entry) else None,
+        )
+        return max((role for role in roles if role is not None), default=None)
+
+    def _is_readable_by_accounts(self, entry: CatalogEntry) -> bool:
+        """Return whether each account may read a dataset; not what derives from private data."""
+        if not self.rights.is_readable_by_accounts(entry.dataset_id):
+            return False
+        return not self._lineage().sources(entry.dataset_id)
 
     def visibility(self, dataset: Incarnation) -> Visibility:
         """Return the visibility of a dataset: private if that was chosen, or if it has `private_origins`.
@@ -330,6 +273,8 @@ class Directory:
         A note that says private, which is stored next to the data, overrides the database, because the database may
         have been restored from an older backup.
         """
+        if self.rights.is_public(id_of(dataset)):
+            return Visibility.PUBLIC
         visibility = self.store.visibility(dataset)
         if self._marks_of(dataset):
             return Visibility.PRIVATE

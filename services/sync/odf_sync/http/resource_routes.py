@@ -423,7 +423,12 @@ class ResourceRoutes:
         if caller.account is None:
             return pb.ResourceSubject()
         account = caller.account
-        return pb.ResourceSubject(did=str(account.id), name=str(account.name), is_admin=not is_multi_tenant)
+        return pb.ResourceSubject(
+            did=str(account.id),
+            name=str(account.name),
+            is_admin=not is_multi_tenant,
+            may_grant=caller.scope is Scope.MANAGE,
+        )
 
     def _is_local(self, caller: Caller) -> bool:
         return self._authorizer.trusts_local(caller)

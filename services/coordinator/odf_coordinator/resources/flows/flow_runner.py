@@ -24,6 +24,7 @@ from odf_coordinator.resources.flows.source_counts import consumers_of
 from odf_coordinator.resources.flows.task_port import Cancellation, TaskCancelled, TaskRequest, Tasks
 from odf_coordinator.resources.flows.task_records import TaskRun, start_task, task_run
 from odf_coordinator.resources.lookups import account_of
+from odf_coordinator.resources.relations import is_user
 from odf_coordinator.resources.store import FencingToken, LeaseLost, ResourceStore, Snapshot, StoredResource
 
 log = structlog.stdlib.get_logger(__name__)
@@ -225,7 +226,8 @@ class FlowRunner:
             is_source = resource is not None and resource.type == type_id(SOURCE.uri)
             if resource is None or (resource.deleted_ms is not None and not is_source):
                 continue
-            if self._may_select(account_of(task), resource):
+            owner = account_of(task)
+            if self._may_select(owner, resource) or is_user(snapshot, owner.id, resource):
                 found[path.removeprefix("spec.")] = dict(resource.document)
         return found
 
