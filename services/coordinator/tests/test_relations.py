@@ -62,7 +62,7 @@ def resources() -> Resources:
     resources = Resources(
         store=SqlResourceStore.open(None),
         clock=SYSTEM_CLOCK,
-        pre_apply=lambda: PreApply(keys=KEYS),
+        pre_apply=lambda: PreApply(load_keys=lambda: KEYS),
         controlled=frozenset(str(kind.uri) for kind in CORE_TYPES),
         is_multi_tenant=True,
     )
