@@ -1,4 +1,4 @@
-"""What a request expects of the resources that it changes."""
+"""Preconditions of requests: the versions that resources must have."""
 
 from odf_common.errors import Conflict
 from odf_coordinator.resources.documents import etag
