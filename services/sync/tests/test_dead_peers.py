@@ -28,6 +28,7 @@ from .webhook_node import node as node  # noqa: PLC0414 - a fixture
 from .webhook_node import quick as quick  # noqa: PLC0414 - a fixture
 from .webhook_node import receiver as receiver  # noqa: PLC0414 - a fixture
 
+pytestmark = pytest.mark.waits
 LATE_SECONDS = 60.0  # an answer may take half an hour
 QUESTION = PushRequest(
     transfer_plan=TransferPlan(num_blocks=0, bytes_in_raw_blocks=0, num_objects=0, bytes_in_raw_objects=0),

@@ -41,6 +41,7 @@ from odf_common.proto.odf.node.v1 import ingest_pb2 as pb
 from odf_common.proto.odf.node.v1 import ingest_pb2_grpc
 from odf_common.service.settings import child_environment
 
+pytestmark = pytest.mark.waits
 NAME = "odf.node.v1.Ingest"
 LATE_SECONDS = 45.0  # a deadline that no call here may reach: the default of a request to Kafka is a minute
 Break = Callable[[BlackHole], None]
