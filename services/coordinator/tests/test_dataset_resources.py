@@ -397,6 +397,22 @@ def test_a_schema_that_the_chain_has_added_columns_to_is_no_drift(bench: Bench) 
     assert bench.events("cities") == before
 
 
+def test_a_drift_that_is_corrected_is_noticed(bench: Bench) -> None:
+    bench.apply(dataset("cities", INFO % "mine"))
+    bench.settled("cities")
+    event = event_from_text(b"{kind: SetInfo, description: theirs}", "event")
+    bench.node.editor.commit_event("cities", event)
+    bench.parts.loop.request(bench.get("cities").id)
+    notice = wait_for(lambda: bench.settled("cities").get(NOTICE.name))
+    assert (notice["code"], notice["message"]) == (
+        "drift-corrected",
+        "the chain had another SetInfo than the manifest; it is as declared again",
+    )
+    assert bench.events("cities") == [Seed, SetInfo, SetInfo, SetInfo]
+    bench.parts.loop.request(bench.get("cities").id)
+    wait_for(lambda: NOTICE.name not in bench.settled("cities") or None)
+
+
 def test_inputs_of_other_accounts_are_as_if_they_did_not_exist(bench: Bench) -> None:
     bench.apply(dataset("cities", SOURCE))
     bench.settled("cities")

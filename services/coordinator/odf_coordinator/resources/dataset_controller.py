@@ -1,6 +1,6 @@
 """Datasets as their resources declare them (RFC-018, spec: Resources): created, changed, renamed and deleted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -21,12 +21,12 @@ from odf_common.metadata.events import (
     SetVocab,
 )
 from odf_common.ports.store import DatasetUnknown
-from odf_common.resources.conditions import CHAIN_STATE, NOTICE, TRUE, condition_code
+from odf_common.resources.conditions import CHAIN_STATE, NOTICE, RECONCILIATION_ERROR, TRUE, condition_code
 from odf_common.resources.failures import DependencyMissing, DependencyNotReady
 from odf_common.resources.scalar_formats import ResourceId
 from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.definitions.create import DatasetCreator
-from odf_coordinator.definitions.diff import kept_events
+from odf_coordinator.definitions.diff import changed_events, kept_events
 from odf_coordinator.definitions.drafts import Draft, resolve
 from odf_coordinator.operations.rename_and_delete import DatasetNames
 from odf_coordinator.resources.attempts import IN_USE
@@ -58,11 +58,13 @@ class Declared:
     spec: Json
     is_observed: bool
     """Whether it has existed before."""
+    is_settled: bool
+    """Whether it was as declared after the attempt before."""
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> "Declared":
         """Read the document of a resource."""
-        headers, spec = document["headers"], document["spec"]
+        headers, spec, status = document["headers"], document["spec"], document["status"]
         account = Name(headers["account"]["name"])
         return cls(
             resource=ResourceId(headers["id"]),
@@ -70,7 +72,9 @@ class Declared:
             alias=dataset_alias(account, headers["name"]),
             dataset=DatasetId.parse(spec["did"]),
             spec=spec,
-            is_observed=str(CHAIN_STATE) in document["status"]["conditions"],
+            is_observed=str(CHAIN_STATE) in status["conditions"],
+            is_settled=status.get("observedGeneration") == headers["generation"]
+            and str(RECONCILIATION_ERROR) not in status["conditions"],
         )
 
 
@@ -99,10 +103,12 @@ class DatasetController:
             snapshot = self._resolve_inputs(declared)
             key = self._key(declared) if entry is None else generate()
             draft = Draft(written=None, snapshot=snapshot, dataset_id=declared.dataset, key=key)
+            before = self._datasets.by_id(declared.dataset) if declared.is_settled else None
             handle = self.creator.put(draft)
         if entry is None:
             self.status.wake_due()
-        return {str(CHAIN_STATE): chain_condition(handle), str(NOTICE): _notice(handle, snapshot.metadata)}
+        notices = [*_drift(before, handle, snapshot.metadata), *_kept(handle, snapshot.metadata)]
+        return {str(CHAIN_STATE): chain_condition(handle), str(NOTICE): _notice(notices)}
 
     def finalize(self, resource: Json) -> None:
         """Delete the dataset with its data and key, unless the resource says to retain it."""
@@ -161,15 +167,28 @@ class DatasetController:
         return True
 
 
-def _notice(handle: DatasetHandle, events: Sequence[KnownEvent]) -> Json | None:
-    """Return the condition about definitions that the manifest does not have any more, and the chain keeps."""
+def _drift(
+    before: DatasetHandle | None, handle: DatasetHandle, events: Sequence[KnownEvent]
+) -> Iterator[tuple[str, str]]:
+    """Return a notice if a chain had other definitions than the manifest, although it had those once."""
+    if before is not None and before.state.head != handle.state.head:
+        names = [type(event).__name__ for event in changed_events(before.state, events)]
+        changed = ", ".join(dict.fromkeys(names))
+        yield "DriftCorrected", f"the chain had another {changed} than the manifest; it is as declared again"
+
+
+def _kept(handle: DatasetHandle, events: Sequence[KnownEvent]) -> Iterator[tuple[str, str]]:
+    """Return a notice of definitions that the manifest does not have any more, and the chain keeps."""
     kept = kept_events(handle.state, events)
     names = [type(event).__name__ for event in kept if isinstance(event, _NOT_REMOVABLE)]
-    if not names:
+    if names:
+        what = f"the chain keeps {', '.join(dict.fromkeys(names))}, which the manifest does not have"
+        yield "MetadataNotRemovable", f"{what}: no event removes it; write an empty one to blank it"
+
+
+def _notice(notices: Sequence[tuple[str, str]]) -> Json | None:
+    """Return the condition with all notices, and the code of the first one."""
+    if not notices:
         return None
-    return {
-        "value": TRUE,
-        "code": condition_code("MetadataNotRemovable"),
-        "message": f"the chain keeps {', '.join(dict.fromkeys(names))}, which the manifest does not have: no event "
-        "removes it; write an empty one to blank it",
-    }
+    message = "; ".join(text for _, text in notices)
+    return {"value": TRUE, "code": condition_code(notices[0][0]), "message": message}
