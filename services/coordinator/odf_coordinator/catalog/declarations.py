@@ -15,6 +15,8 @@ class Declarations:
 
     is_declared: Callable[[DatasetId], bool] = lambda _: False
     """Returns whether a resource declares the dataset, which therefore keeps its key."""
+    declared_alias: Callable[[DatasetId], str | None] = lambda _: None
+    """Returns the name that the resource of a dataset gives it; None without a resource."""
     rename: Callable[[DatasetId, str], None] = lambda _, __: None
     """Gives the resource of a dataset the name of its new alias; raises `Conflict` or `Refused`."""
     request_removal: Callable[[DatasetId], None] = lambda _: None

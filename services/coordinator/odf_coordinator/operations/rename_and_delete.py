@@ -33,8 +33,7 @@ class DatasetNames:
             entry = self._entry_to_rename(ref, alias)
             if entry.alias.lower() != alias.lower():
                 require_free_path(parse_alias(alias))
-                if catalog.by_alias(alias) is not None:
-                    raise AlreadyExists(what=f"dataset {alias}")
+                self.make_way(alias)
                 self.claims.declarations.rename(entry.dataset_id, alias)
                 catalog.rename(entry.alias, replace(entry, alias=alias, formerly=entry.alias))
             elif entry.alias != alias:
@@ -50,6 +49,21 @@ class DatasetNames:
             raise DatasetUnknown(what=alias)
         self.claims.committer.announce(handle.state)
         return handle
+
+    def make_way(self, alias: str) -> None:
+        """Free a name, or raise `AlreadyExists` unless the resource of its dataset gives that another one.
+
+        So two datasets swap their names: the first to be renamed moves the other aside, which is renamed after it. The
+        catalog is locked by the caller.
+        """
+        other = self.datasets.catalog.by_alias(alias)
+        if other is None:
+            return
+        declared = self.claims.declarations.declared_alias(other.dataset_id)
+        if declared is None or declared.lower() == alias.lower():
+            raise AlreadyExists(what=f"dataset {alias}")
+        aside = f"{other.alias}.renamed-{str(other.dataset_id)[-8:]}"
+        self.datasets.catalog.rename(other.alias, replace(other, alias=aside, formerly=other.alias))
 
     def delete(self, ref: str, *, is_forced: bool = False) -> None:
         """Remove a dataset without readers, or even with them; its chain or name need not be readable.

@@ -5,7 +5,7 @@ an answer has all errors of a step. Nothing is written here.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -166,6 +166,7 @@ class _Batch:
         self._drafts: list[ManifestDraft] = []
         self._problems: list[Problem] = []
         self._owners: dict[AccountRef | None, AccountHandle] = {}
+        self._renamed = frozenset[str]()
 
     def plan(self, manifests: Sequence[ResourceManifest]) -> tuple[Outcome, ...]:
         """Return the outcome of each manifest."""
@@ -173,6 +174,7 @@ class _Batch:
         self._match_all(accounts)  # owners first
         others = [manifest for manifest in manifests if manifest.type is not ACCOUNT]
         self._read_existing(others)
+        self._renamed = frozenset(self._renamed_datasets(others))
         self._match_all(others)
         self._require_distinct()
         self._end_step()
@@ -204,6 +206,14 @@ class _Batch:
                 names[type_id(manifest.type.uri), self._owner(manifest).id].append(manifest.name.text)
         for (kind, owner), texts in names.items():
             self._state.read_names(kind, owner, texts)
+
+    def _renamed_datasets(self, manifests: Sequence[ResourceManifest]) -> Iterator[str]:
+        """Yield the DIDs of datasets to which manifests give other names."""
+        for manifest in manifests:
+            if manifest.type is DATASET and manifest.id is not None:
+                found = self._state.by_id(manifest.id)
+                if found is not None and found.did and found.name.lower() != manifest.name.key:
+                    yield found.did
 
     def _attempt(self, manifest: ResourceManifest, step: Callable[[], object]) -> None:
         try:
@@ -239,7 +249,9 @@ class _Batch:
         if found is not None and found.deleted_ms is not None:
             raise BeingDeleted(what=f"{manifest.type.short_name} {manifest.name}")
         if manifest.type is DATASET:
-            did = did_of(manifest, owner, did, self._state, self._tools.datasets) or self._tools.new_did()
+            datasets, renamed = self._tools.datasets, self._renamed
+            did = did_of(manifest, owner, did, self._state, datasets=datasets, renamed=renamed)
+            did = did or self._tools.new_did()
         return ManifestDraft(manifest=manifest, owner=owner, stored=found, id=identity, did=did)
 
     def _account(self, manifest: ResourceManifest) -> StoredResource | None:

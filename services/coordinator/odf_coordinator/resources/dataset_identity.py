@@ -1,6 +1,6 @@
 """Datasets that manifests mean: those that they declare, and those that their queries read (RFC-018)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Protocol
 
 from odf_common.errors import InvalidInput
@@ -30,16 +30,23 @@ def did_of(
     owner: AccountHandle,
     stored: Did | None,
     state: Lookups,
+    *,
     datasets: ExistingDatasets,
+    renamed: Container[str],
 ) -> Did | None:
     """Return the DID of a declared dataset: the stored one, or that of one to adopt; None: it will be new.
+
+    `renamed` has the DIDs of datasets to which the batch gives other names.
 
     Raises `InvalidInput` if the name belongs to another dataset, or if the one to adopt cannot be.
     """
     alias, given = dataset_alias(owner.name, manifest.name.text), manifest.spec.get("did")
     named = datasets.id_of(alias)
+    if named in renamed:
+        named = None
     did = stored or (None if given is None else Did.parse(given)) or (None if named is None else Did(named))
-    require_free_alias(datasets, alias, did)
+    if named is not None:
+        require_free_alias(datasets, alias, did)
     if stored is None and did is not None:
         _require_adoptable(manifest, did, alias, datasets)
         _require_undeclared(did, state)

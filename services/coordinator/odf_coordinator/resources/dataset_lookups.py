@@ -29,6 +29,11 @@ class DeclaredDatasets:
         """Return whether a resource declares a dataset, and its deletion was not requested."""
         return self._find(dataset) is not None
 
+    def declared_alias(self, dataset: DatasetId) -> str | None:
+        """Return the name that the resource of a dataset gives it; None without a resource."""
+        found = self._find(dataset)
+        return None if found is None else dataset_alias(account_of(found).name, found.name)
+
     def rename(self, dataset: DatasetId, alias: str) -> None:
         """Give the resource of a dataset, if there is one, the name of its new alias."""
         found = self._find(dataset)

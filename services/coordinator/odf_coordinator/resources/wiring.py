@@ -161,6 +161,7 @@ def _connect(declarations: Declarations, resources: Resources) -> None:
     """Make operations on datasets change the resources that declare them."""
     declared = DeclaredDatasets(resources=resources)
     declarations.is_declared = declared.is_declared
+    declarations.declared_alias = declared.declared_alias
     declarations.rename = declared.rename
     declarations.request_removal = declared.request_removal
 
