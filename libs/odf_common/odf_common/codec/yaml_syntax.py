@@ -1,8 +1,9 @@
 """Conversion between YAML or JSON text and plain values (dicts, lists, scalars), as strict as JSON.
 
-Manifests are untrusted, so only what JSON can express is accepted: no anchors, no tags, no repeated keys, and only
-string keys. An unquoted scalar is null, a boolean or a number only in the notations of YAML 1.2; `yes` and dates are
-strings. The line and column of every value are recorded for error messages.
+Manifests are untrusted, so only what JSON can express is accepted: no tags, no repeated keys, and only string keys.
+An unquoted scalar is null, a boolean or a number only in the notations of YAML 1.2; `yes` and dates are strings. Only
+manifests of resources may have aliases, up to a size, and underscores in integers. The line and column of every value
+are recorded for error messages.
 """
 
 import contextlib
@@ -22,6 +23,8 @@ from odf_common.errors import InvalidInput
 
 MAX_YAML_DEPTH: Final = 200  # nested mappings and lists
 _NUMBER: Final = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
+MAX_ALIASED: Final = 1_000_000  # characters, as JSON, of what the aliases of a text stand for
+_GROUPED: Final = re.compile(r"[-+]?\d{1,20}(?:_\d{1,20})+", re.ASCII)
 _INTEGER: Final = re.compile(r"[-+]?\d{1,40}", re.ASCII)
 _CONSTANTS: Final[dict[str, bool | None]] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
@@ -71,7 +74,7 @@ class Document:
         return location.line, location.column
 
 
-def documents(text: bytes, name: str) -> tuple[Document, ...]:
+def documents(text: bytes, name: str, *, is_of_resources: bool = False) -> tuple[Document, ...]:
     """Return the non-empty documents in `text`; raises `InvalidInput` with file, line and column."""
     try:
         decoded = text.decode("utf-8-sig")
@@ -81,7 +84,7 @@ def documents(text: bytes, name: str) -> tuple[Document, ...]:
     if as_json is not None:
         return (as_json,)
     try:
-        plain = _Reader(decoded, name).read()
+        plain = _Reader(decoded, name, is_of_resources=is_of_resources).read()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
@@ -207,31 +210,60 @@ def _containers(values: Iterable[object]) -> list[dict[str, object] | list[objec
 class _Reader:
     """Converts PyYAML's events to plain values."""
 
-    def __init__(self, text: str, name: str) -> None:
+    def __init__(self, text: str, name: str, *, is_of_resources: bool = False) -> None:
         self._events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
-        self._name = name
+        self._name, self._is_of_resources = name, is_of_resources
+        self._anchors: dict[str, Any] = {}
+        self._aliased = 0
 
     def read(self) -> list[Document]:
         documents = []
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
+                self._anchors.clear()
                 first = next(self._events)
                 root = _location(first)
                 documents.append(Document(self._value(first, root, 0), partial(_same, root)))
         return documents
 
     def _value(self, event: Any, location: _Location, depth: int) -> Any:
-        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+        if event.anchor is None:
+            return self._plain(event, location, depth)
+        if not self._is_of_resources:
             raise self._refusal("anchors and aliases are not allowed", event)
+        if isinstance(event, yaml.AliasEvent):
+            return self._copy(event, depth)
+        value = self._anchors[event.anchor] = self._plain(event, location, depth)
+        return value
+
+    def _copy(self, event: Any, depth: int) -> Any:
+        """Return a copy of the value of an anchor, which has to end before its alias."""
+        if event.anchor not in self._anchors:
+            raise self._refusal(f"no value before has the anchor &{event.anchor}", event)
+        value = self._anchors[event.anchor]
+        if depth + _height(value) > MAX_YAML_DEPTH:
+            raise self._refusal(f"nested deeper than {MAX_YAML_DEPTH}", event)
+        text = json.dumps(value)
+        self._aliased += len(text)
+        if self._aliased > MAX_ALIASED:
+            raise self._refusal(f"aliases stand for more than {MAX_ALIASED} characters", event)
+        return json.loads(text)
+
+    def _plain(self, event: Any, location: _Location, depth: int) -> Any:
         if event.tag is not None:
             raise self._refusal(f"tag {event.tag!r} is not allowed", event)
         if isinstance(event, yaml.ScalarEvent):
-            return event.value if event.style else scalar_of(event.value)
+            return event.value if event.style else self._scalar(event.value)
         if depth == MAX_YAML_DEPTH:
             raise self._refusal(f"nested deeper than {MAX_YAML_DEPTH}", event)
         if isinstance(event, yaml.SequenceStartEvent):
             return self._items(location, depth)
         return self._entries(location, depth)
+
+    def _scalar(self, text: str) -> str | int | float | bool | None:
+        if self._is_of_resources and _GROUPED.fullmatch(text):
+            return int(text.replace("_", ""))
+        return scalar_of(text)
 
     def _items(self, location: _Location, depth: int) -> list[Any]:
         items: list[Any] = []
@@ -255,6 +287,14 @@ class _Reader:
     def _refusal(self, text: str, event: Any) -> InvalidInput:
         location = _location(event)
         return InvalidInput(text=text, where=f"{self._name}:{location.line}:{location.column}")
+
+
+def _height(value: object) -> int:
+    """Return how many containers are in each other."""
+    if isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+        return 1 + max(map(_height, inner), default=0)
+    return 0
 
 
 def _location(event: Any) -> _Location:

@@ -110,7 +110,7 @@ def written_resources(text: bytes, file: str | None = None) -> tuple[WrittenReso
     if len(text) > MAX_BATCH_BYTES:
         raise TooLarge(text=f"a batch has at most {MAX_BATCH_BYTES} bytes, got {len(text)}", where=file)
     try:
-        parsed = documents(text, file or "")
+        parsed = documents(text, file or "", is_of_resources=True)
     except InvalidInput as error:
         line = (error.where or "").rsplit(":", 2)[1:2]
         place = int(line[0]) if line and line[0].isdigit() else None

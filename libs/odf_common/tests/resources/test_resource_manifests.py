@@ -125,3 +125,52 @@ def test_values_of_triggers_have_their_own_grammars(trigger: str, path: str, tex
     )
     assert problem.path == f"spec.triggers[0].{path}"
     assert text in problem.message
+
+
+def value_of(text: bytes) -> object:
+    (written,) = written_resources(text)
+    return written.plain
+
+
+def test_integers_may_have_underscores_unless_they_are_quoted() -> None:
+    written = b"{n: 10_000, minus: -1_0, text: '10_000', name: a_1, float: 1_0.5, ends: 1_}"
+    assert value_of(written) == {
+        "n": 10_000,
+        "minus": -10,
+        "text": "10_000",
+        "name": "a_1",
+        "float": "1_0.5",
+        "ends": "1_",
+    }
+
+
+def test_an_alias_stands_for_the_value_of_its_anchor() -> None:
+    plain = value_of(b"spec: &s {a: &t [1, x]}\nother: *s\nthird: *t")
+    assert plain == {"spec": {"a": [1, "x"]}, "other": {"a": [1, "x"]}, "third": [1, "x"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"a: *x", "no value before has the anchor &x"),
+        (b"a: &x [*x]", "no value before has the anchor &x"),
+        (b"a: &x 1\n---\nb: *x", "no value before has the anchor &x"),
+        (
+            b"a: &a " + b"[" * 150 + b"]" * 150 + b"\nb: " + b"[" * 60 + b"*a" + b"]" * 60,
+            "nested deeper than 200",
+        ),
+        (b"? &x a\n: 1", "a key has to be a plain string"),
+        (
+            b"a: &a ["
+            + b"x, " * 1000
+            + b"]\n"
+            + b"".join(b"b%d: &b%d [*a, *a]\n" % (n, n) for n in range(200)),
+            "aliases stand for more than 1000000 characters",
+        ),
+    ],
+)
+def test_aliases_that_mean_nothing_or_too_much_are_refused(text: bytes, message: str) -> None:
+    with pytest.raises(InvalidManifests) as refused:
+        written_resources(text)
+    (problem,) = refused.value.problems
+    assert (problem.code, problem.message) == ("InvalidYaml", message)
