@@ -214,17 +214,6 @@ def test_datasets_swap_their_names_in_one_batch(bench: Bench) -> None:
     assert {entry.alias for entry in bench.node.catalog.entries()} == {"one", "two"}
 
 
-def test_the_name_of_a_dataset_that_a_batch_renames_is_free_for_a_new_one(bench: Bench) -> None:
-    (one,) = bench.apply(dataset("one", INFO % "first"))
-    bench.settled("one")
-    _, new = bench.apply(
-        dataset("two", INFO % "first", headers=f", id: {one.resource.id}"), dataset("one", INFO % "new")
-    )
-    bench.settled("one")
-    bench.settled("two")
-    assert str(bench.node.find("one").id) == new.resource.did != one.resource.did
-
-
 def test_a_renamed_dataset_renames_its_resource(bench: Bench) -> None:
     bench.apply(dataset("cities", SOURCE))
     bench.settled("cities")

@@ -290,7 +290,7 @@ class _Reader:
 
 
 def _height(value: object) -> int:
-    """Return how many containers are in each other."""
+    """Return the depth of containers in a value."""
     if isinstance(value, dict | list):
         inner = value.values() if isinstance(value, dict) else value
         return 1 + max(map(_height, inner), default=0)

@@ -33,7 +33,7 @@ class DatasetNames:
             entry = self._entry_to_rename(ref, alias)
             if entry.alias.lower() != alias.lower():
                 require_free_path(parse_alias(alias))
-                self.make_way(alias)
+                self._make_way(alias)
                 self.claims.declarations.rename(entry.dataset_id, alias)
                 catalog.rename(entry.alias, replace(entry, alias=alias, formerly=entry.alias))
             elif entry.alias != alias:
@@ -50,11 +50,10 @@ class DatasetNames:
         self.claims.committer.announce(handle.state)
         return handle
 
-    def make_way(self, alias: str) -> None:
+    def _make_way(self, alias: str) -> None:
         """Free a name, or raise `AlreadyExists` unless the resource of its dataset gives that another one.
 
-        So two datasets swap their names: the first to be renamed moves the other aside, which is renamed after it. The
-        catalog is locked by the caller.
+        So two datasets swap their names: the first to be renamed moves the other aside, which is renamed after it.
         """
         other = self.datasets.catalog.by_alias(alias)
         if other is None:

@@ -1,13 +1,12 @@
 """Datasets as their resources declare them (RFC-018, spec: Resources): created, changed, renamed and deleted."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 from odf_common.adapters.local.key_files import NoPrivateKey
-from odf_common.errors import AlreadyExists, DatasetInUse, NotFound
+from odf_common.errors import DatasetInUse, NotFound
 from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.identity.keys import PrivateKey, generate
 from odf_common.metadata.events import (
@@ -98,10 +97,7 @@ class DatasetController:
         entry = self._datasets.catalog.by_id(declared.dataset)
         if entry is None and declared.is_observed:
             raise DatasetGone(what=declared.alias)
-        if entry is None:
-            with self._datasets.catalog.lock(), suppress(AlreadyExists):  # which the creation says, too
-                self.names.make_way(declared.alias)
-        elif entry.alias != declared.alias:
+        if entry is not None and entry.alias != declared.alias:
             self.names.rename(str(declared.dataset), declared.alias)
         with locate_in_spec():
             snapshot = self._resolve_inputs(declared)
