@@ -25,6 +25,7 @@ from odf_coordinator.resources.projection_controller import (
 
 ID = ResourceId("5f0c7c9e-7a2b-4a53-9a0e-3a4d7b7f5c11")
 ANOTHER = ResourceId("5f0c7c9e-7a2b-4a53-9a0e-3a4d7b7f5c12")
+STORED = ResourceId("5f0c7c9e-7a2b-4a53-9a0e-3a4d7b7f5c13")
 SELECT = "SELECT * FROM `cities`"
 
 
@@ -45,7 +46,7 @@ class Bench:
 
     def __init__(self, node: Coordinator) -> None:
         self.node, self.requested = node, list[ResourceId]()
-        self.controller = ProjectionController(node.record_reader, self.requested.append)
+        self.controller = ProjectionController(node.record_reader, self.requested.append, lambda: (STORED,))
         node.committer.listen(self.controller.on_committed)
 
     def reconcile(self, **fields: Any) -> Mapping[str, Any]:
@@ -97,6 +98,7 @@ def test_a_change_of_an_input_requests_an_attempt_that_replaces_the_result(bench
     bench.node.push("cities", "Rome", minute=1)
     assert bench.cities() == ["Oslo"]
     bench.run_until_requested(ID)
+    assert bench.requested[0] == STORED  # its inputs may have changed while nothing ran
     assert ANOTHER not in bench.requested
     assert bench.reconcile()["records"] == 2
     assert bench.cities() == ["Oslo", "Rome"]

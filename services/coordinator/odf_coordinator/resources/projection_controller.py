@@ -2,13 +2,15 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import structlog
+
 from odf_common.chain.state import ChainState
-from odf_common.errors import InvalidInput, Refused
+from odf_common.errors import InvalidInput, OdfError, Refused
 from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.metadata.events import DatasetKind, DatasetSnapshot, SetTransform
 from odf_common.metadata.normalize import normalize
@@ -24,6 +26,8 @@ from odf_coordinator.operations.projection_files import Origin
 from odf_coordinator.operations.read import NoColumns, RecordReader
 from odf_coordinator.resources.documents import Json
 from odf_coordinator.resources.lookups import dataset_alias, input_alias
+
+log = structlog.stdlib.get_logger(__name__)
 
 ENGINE: Final = "spark"
 REFRESH_SECONDS: Final = 2.0
@@ -92,8 +96,17 @@ class _Followed:
 class ProjectionController:
     """Computes projections, again and again."""
 
-    def __init__(self, reader: RecordReader, request: Callable[[ResourceId], None]) -> None:
-        """Read datasets, publish files, and call `request` for an attempt after a change of an input."""
+    def __init__(
+        self,
+        reader: RecordReader,
+        request: Callable[[ResourceId], None],
+        stored: Callable[[], Iterable[ResourceId]] = tuple,
+    ) -> None:
+        """Read datasets, publish files, and call `request` for an attempt after a change of an input.
+
+        `stored` returns all projections, whose inputs may have changed while the coordinator did not run.
+        """
+        self._stored = stored
         self._reader, self._files, self._request = reader, reader.projections, request
         self._followed: dict[ResourceId, _Followed] = {}
         self._missing: dict[ResourceId, str] = {}
@@ -136,10 +149,23 @@ class ProjectionController:
             self._moved.add(state.dataset_id)
 
     def run(self, stop: threading.Event) -> None:
-        """Request attempts for projections whose inputs have changed or appeared, until stopped."""
+        """Request attempts for all projections, then for those whose inputs have changed or appeared, until stopped."""
+        is_listed = False
         while not stop.wait(REFRESH_SECONDS):
+            is_listed = is_listed or self._request_stored()
             for due in (*self._take_due(), *self._take_found()):
                 self._request(due)
+
+    def _request_stored(self) -> bool:
+        """Request attempts for all projections; return whether the store could be read."""
+        try:
+            stored = tuple(self._stored())
+        except OdfError as error:
+            log.warning("projections cannot be listed now", code=error.code, why=str(error))
+            return False
+        for id_ in stored:
+            self._request(id_)
+        return True
 
     def _take_due(self) -> list[ResourceId]:
         """Return the projections to compute; those that rest are taken later."""

@@ -99,6 +99,11 @@ class Watch:
                         self._changed.wait(COMMIT_POLL_SECONDS)
                 yield None
 
+    def ids_of(self, type: TypeId) -> tuple[ResourceId, ...]:
+        """Return the ids of all resources of a type."""
+        with self._store.read() as snapshot:
+            return tuple(one.id for one in _all(snapshot, (type,)))
+
     def due_ids(
         self, types: Collection[TypeId], is_wanted: Callable[[], bool]
     ) -> Iterator[ResourceId | None]:

@@ -29,6 +29,7 @@ from odf_coordinator.resources.controllers import ELSEWHERE, LocalStore, own_con
 from odf_coordinator.resources.dataset_controller import DatasetController
 from odf_coordinator.resources.dataset_lookups import CatalogDatasets, DeclaredDatasets
 from odf_coordinator.resources.dataset_status import DatasetStatus
+from odf_coordinator.resources.documents import type_id
 from odf_coordinator.resources.flows.flow_controller import FlowLoop
 from odf_coordinator.resources.flows.flow_servicer import FlowServicer
 from odf_coordinator.resources.flows.flow_use_cases import FlowRuns
@@ -113,7 +114,9 @@ def build_resources(
     status = DatasetStatus(creator.datasets, store, attempts)
     flows = build_flows(WatchedStore(store, watch), clock, watch, flow_ports)
     controllers = own_controllers(DatasetController(creator=creator, names=names, status=status), store)
-    projecting = ProjectionController(datasets.reader, attempts.request)
+    projecting = ProjectionController(
+        datasets.reader, attempts.request, partial(watch.ids_of, type_id(PROJECTION.uri))
+    )
     controllers |= {str(FLOW.uri): flows.controller, str(PROJECTION.uri): projecting}
     catalog = CatalogDatasets(datasets=creator.datasets)
     resources = Resources(
