@@ -7,7 +7,7 @@ import pytest
 
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.errors import InvalidInput
-from odf_common.resources.registry import CORE_TYPES
+from odf_common.resources.registry import CORE_TYPES, FLOW
 from odf_common.resources.resource_manifests import InvalidManifests, Problem, written_resources
 from odf_common.resources.secret_keys import SecretKeys
 from odf_common.service.reconcile_loop import REGISTERED
@@ -16,6 +16,7 @@ from odf_coordinator.resources.attempts import Attempts
 from odf_coordinator.resources.callers import Subject
 from odf_coordinator.resources.changes import Outcome
 from odf_coordinator.resources.controllers import LocalStore, PlainResources
+from odf_coordinator.resources.documents import type_id
 from odf_coordinator.resources.pre_apply import PreApply
 from odf_coordinator.resources.registered_types import InvalidSchema
 from odf_coordinator.resources.sql_store import SqlResourceStore
@@ -233,3 +234,16 @@ def test_resources_of_types_that_are_registered_later_are_due(
     (outcome,) = apply(resources, MANIFEST)
     assert next(due) == outcome.resource.id
     assert PlainResources().reconcile({}) == {}
+
+
+def test_a_request_makes_a_resource_due_for_the_controllers_of_its_type(resources: Resources) -> None:
+    watch = Watch(resources.store)
+    (outcome,) = apply(resources, "{$schema: VariableSet, headers: {name: env}, spec: {variables: {}}}")
+    resource = outcome.resource
+    due = watch.due_ids((resource.type,), lambda: True)
+    others = watch.due_ids((type_id(FLOW.uri),), lambda: True)
+    assert next(due) == resource.id  # it is new
+    assert next(others) is None
+    watch.request(resource)
+    assert next(one for one in due if one is not None) == resource.id
+    assert next(others) is None

@@ -124,7 +124,7 @@ class ResourceServicer(ResourcesServicer):
     def ReconcileResource(self, request: pb.GetResourceRequest, _: grpc.ServicerContext) -> pb.ResourceReply:
         """Request another attempt."""
         found = self._resources.get(subject_of(request.subject), _resource_ref(request))
-        self._attempts.request(found.id)
+        self._watch.request(found)
         return self._reply(found)
 
     def ShowHistory(

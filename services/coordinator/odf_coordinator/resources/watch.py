@@ -54,10 +54,20 @@ class Watch:
         self._store = store
         self._changed = threading.Condition()
         self._commits = 0
+        self._requested: dict[int, list[StoredResource]] = {}
+        """Resources that users want reconciled, for each iterator of `due_ids`."""
 
     def notify(self) -> None:
         """Wake all watchers."""
         with self._changed:
+            self._commits += 1
+            self._changed.notify_all()
+
+    def request(self, resource: StoredResource) -> None:
+        """Make a resource due for the controllers of its type, wherever they are."""
+        with self._changed:
+            for requested in self._requested.values():
+                requested.append(resource)
             self._commits += 1
             self._changed.notify_all()
 
@@ -109,13 +119,30 @@ class Watch:
     ) -> Iterator[ResourceId | None]:
         """Return the ids of resources of types that have to be reconciled, and None after each second without any.
 
-        First those that are not settled or not removed yet; then those that change, or that refer to one which does.
+        First those that are not settled or not removed yet; then those that change, that refer to one which does, or
+        that are requested.
         """
+        requested: list[StoredResource] = []
+        with self._changed:
+            self._requested[id(requested)] = requested
+        try:
+            yield from self._due_ids(types, is_wanted, requested)
+        finally:
+            with self._changed:
+                del self._requested[id(requested)]
+
+    def _due_ids(
+        self, types: Collection[TypeId], is_wanted: Callable[[], bool], requested: list[StoredResource]
+    ) -> Iterator[ResourceId | None]:
         with self._store.read() as snapshot:
             position = snapshot.position()
             due = [one.id for one in _all(snapshot, types) if _is_unsettled(one)]
         yield from due
         for change in self.changes_or_none(position, is_wanted):
+            while requested:
+                wanted = requested.pop()
+                if wanted.type in types:
+                    yield wanted.id
             if change is None:
                 yield None
                 continue
