@@ -12,10 +12,11 @@ from odf_common.errors import InvalidInput
 from odf_common.proto.odf.node.v1 import resources_pb2 as pb
 from odf_common.resources.registry import ResourceType
 from odf_common.resources.resource_manifests import written_resources
-from odf_sync.http.resource_client import JSON_MERGE_PATCH, ResourceProblem
+from odf_sync.http.resource_client import JSON_MERGE_PATCH, ResourceClient, ResourceProblem
 
 JSON, YAML = "application/json", "application/yaml"
 YAML_TYPES: Final = frozenset({YAML, "application/x-yaml", "text/yaml", "text/x-yaml"})
+PATCH_ATTEMPTS: Final = 5
 Json = dict[str, Any]
 
 
@@ -64,6 +65,30 @@ def require_one(text: bytes, kind: ResourceType, named: str) -> None:
         if named and named.lower() not in names:
             text_ = f"the manifest is not of {named}"
             raise ResourceProblem(status=422, error="SchemaViolation", text=text_)
+
+
+def patch_resource(client: ResourceClient, resource: pb.GetResourceRequest, change: Json, etag: str) -> Json:
+    """Apply the manifest of a resource after a merge patch, and return the result; raises `ResourceProblem`.
+
+    Without an expected version, the patch is repeated when something has changed meanwhile, such as the status.
+    """
+    for left in reversed(range(PATCH_ATTEMPTS)):
+        before = client.get(resource)
+        manifest = merge_patch(json.loads(before.input), change)
+        call = pb.ApplyResourcesRequest(
+            subject=resource.subject,
+            files=[pb.ManifestFile(text=json.dumps(manifest).encode())],
+            account=resource.account,
+            etag=etag or before.etag,
+        )
+        try:
+            (result,) = client.apply(call)
+        except ResourceProblem as problem:
+            if etag or not left or problem.error != "PreconditionFailed":
+                raise
+        else:
+            return result
+    raise AssertionError
 
 
 def handles_in(value: Any, path: str) -> Iterator[Json]:

@@ -22,7 +22,7 @@ from odf_common.errors import InvalidInput
 from odf_common.proto.odf.node.v1 import resources_pb2 as pb
 from odf_sync.http.endpoints import FAILED, Endpoint
 from odf_sync.http.resource_client import ResourceClient, ResourceProblem
-from odf_sync.http.resource_documents import merge_patch
+from odf_sync.http.resource_documents import patch_resource
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -232,14 +232,8 @@ class ResourceMutations:
         operations = _operations(info)
 
         def run() -> ResourceDocument:
-            before = operations.client.get(operations.resource_request(ref, is_writing=True))
-            manifest = merge_patch(json.loads(before.input), patch)
-            request = pb.ApplyResourcesRequest(
-                subject=operations.subject(is_writing=True),
-                files=[pb.ManifestFile(text=json.dumps(manifest).encode())],
-                etag=etag or before.etag,
-            )
-            (result,) = operations.client.apply(request)
+            resource = operations.resource_request(ref, is_writing=True)
+            result = patch_resource(operations.client, resource, patch, etag)
             found = pb.GetResourceRequest(
                 subject=operations.subject(), type=ref.type, ref=result["id"], account=ref.account
             )

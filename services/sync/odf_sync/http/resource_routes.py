@@ -26,8 +26,8 @@ from odf_sync.http.resource_documents import (
     flag_of,
     handles_in,
     media_type_error,
-    merge_patch,
     merge_patch_of,
+    patch_resource,
     require_one,
 )
 
@@ -286,10 +286,9 @@ class ResourceRoutes:
         if request.content_type not in {JSON_MERGE_PATCH, JSON}:
             raise media_type_error(f"expected {JSON_MERGE_PATCH}")
         change = merge_patch_of(await body_of(request))
-        reply = await self._read(request, is_writing=True)
-        manifest = merge_patch(json.loads(reply.input), change)
-        etag = request.headers.get("If-Match", reply.etag)
-        result = await self._apply_one(request, json.dumps(manifest).encode(), etag=etag)
+        resource = self._resource_ref(request, is_writing=True)
+        etag = request.headers.get("If-Match", "")
+        result = await asyncio.to_thread(patch_resource, self._client, resource, change, etag)
         return answer_with(request, result, etag=result["etag"])
 
     @answering
@@ -334,8 +333,8 @@ class ResourceRoutes:
             target=request.query.get("target", ""),
         )
 
-    async def _read(self, request: web.Request, *, is_writing: bool = False) -> pb.ResourceReply:
-        return await asyncio.to_thread(self._client.get, self._resource_ref(request, is_writing=is_writing))
+    async def _read(self, request: web.Request) -> pb.ResourceReply:
+        return await asyncio.to_thread(self._client.get, self._resource_ref(request))
 
     async def _apply_one(
         self,
@@ -344,7 +343,6 @@ class ResourceRoutes:
         *,
         named: str = "",
         is_create_only: bool = False,
-        etag: str = "",
     ) -> Json:
         require_one(text, self._kind(request), named)
         call = pb.ApplyResourcesRequest(
@@ -352,7 +350,7 @@ class ResourceRoutes:
             files=[pb.ManifestFile(text=text)],
             account=request.query.get("account", ""),
             create_only=is_create_only,
-            etag=etag or request.headers.get("If-Match", ""),
+            etag=request.headers.get("If-Match", ""),
         )
         (result,) = await asyncio.to_thread(self._client.apply, call)
         return result
