@@ -63,11 +63,11 @@ def ingest(
     return _connect(IngestStub, "ingest", node, timeout, must_answer=must_answer)
 
 
-def resources() -> AbstractContextManager["ResourcesStub"]:
+def resources(*, timeout: float = RESTART_TIMEOUT_SECONDS) -> AbstractContextManager["ResourcesStub"]:
     """Connect to the resources of the coordinator; calls inside raise `OdfError`."""
     from odf_common.proto.odf.node.v1.resources_pb2_grpc import ResourcesStub
 
-    return _connect(ResourcesStub, "coordinator", None, RESTART_TIMEOUT_SECONDS)
+    return _connect(ResourcesStub, "coordinator", None, timeout)
 
 
 def flows() -> AbstractContextManager["FlowsStub"]:

@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import click
@@ -17,6 +18,7 @@ from odf_common.proto.odf.node.v1 import resources_pb2 as pb
 from odf_common.proto.odf.node.v1.resources_pb2_grpc import ResourcesStub
 
 POLL_SECONDS: Final = 0.2
+COMPLETED: Final = 1000  # names that a shell is offered
 _NOT_FOUND: Final = frozenset({"ResourceNotFound", "ResourceGone"})
 
 
@@ -31,6 +33,62 @@ def resource_request(resource: str, account: str = "") -> pb.GetResourceRequest:
     if not colon or not kind or not name:
         raise click.UsageError(f"expected TYPE:NAME, such as VariableSet:env, got {resource!r}")
     return pb.GetResourceRequest(type=kind, ref=name, account=account)
+
+
+def complete_type(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the types that begin with `incomplete`: those of the node, or without one those of the specification."""
+    from odf_common.resources.registry import CORE_TYPES
+
+    names = [kind.short_name for kind in CORE_TYPES]
+    with suppress(OdfError), clients.resources(timeout=0) as service:
+        reply = service.ListResourceTypes(
+            pb.ListResourceTypesRequest(), timeout=clients.OPTIONAL_CALL_TIMEOUT_SECONDS
+        )
+        names = [one.short_name for one in reply.types if one.short_name]
+    return _beginning_with(incomplete, names)
+
+
+def complete_name(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of resources of the type in another argument that begin with `incomplete`."""
+    found = _list_names(context.params.get("type_name") or "", incomplete)
+    return _beginning_with(incomplete, [name for _, name in found])
+
+
+def complete_flow(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of flows that begin with `incomplete`."""
+    return _beginning_with(incomplete, [name for _, name in _list_names("Flow", incomplete)])
+
+
+def complete_resource(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the resources, as TYPE:NAME, that begin with `incomplete`."""
+    kind, colon, name = incomplete.partition(":")
+    found = _list_names(kind if colon else "", name if colon else "")
+    return _beginning_with(incomplete, [f"{type_name}:{name}" for type_name, name in found])
+
+
+def _list_names(type_name: str, prefix: str) -> list[tuple[str, str]]:
+    """Return type and name of up to 1,000 resources; none while the node does not answer at once."""
+    account, _, start = prefix.rpartition("/")
+    request = pb.ListResourcesRequest(
+        types=[type_name] if type_name else [], account=account, name=f"{start}%", limit=COMPLETED
+    )
+    try:
+        with clients.resources(timeout=0) as service:
+            reply = service.ListResources(request, timeout=clients.OPTIONAL_CALL_TIMEOUT_SECONDS)
+    except OdfError:
+        return []
+    rows = [resource_row(json.loads(one)) for one in reply.resources]
+    return [(str(row["type"]), _name_from_node(str(row["account"]), str(row["name"]))) for row in rows]
+
+
+def _name_from_node(account: str, name: str) -> str:
+    from odf_common.resources.node_accounts import NODE_ACCOUNT
+
+    return name if account in {NODE_ACCOUNT.text, name} else f"{account}/{name}"
+
+
+def _beginning_with(incomplete: str, names: Iterable[str]) -> list[str]:
+    return sorted({name for name in names if name.lower().startswith(incomplete.lower())}, key=str.lower)
 
 
 def delete_resources(resources: Iterable[str], *, is_forced: bool, wait: str | None) -> None:

@@ -8,9 +8,9 @@ from urllib.parse import urlparse
 import click
 
 from odf_cli import clients
-from odf_cli.name_lookup import complete_dataset, dataset_argument
+from odf_cli.name_lookup import complete_dataset
 from odf_cli.output import confirm, output_option, print_object, print_rows, remark
-from odf_cli.resource_requests import delete_resources, is_resource, rename_resource
+from odf_cli.resource_requests import complete_resource, delete_resources, is_resource, rename_resource
 from odf_cli.rows import summary_row
 from odf_cli.user_input import STDIN, read_limited, require_short, shown_name
 from odf_cli.visibility import say_if_private
@@ -102,8 +102,16 @@ def _fetch(url: str) -> bytes:
     return content
 
 
+def complete_dataset_or_resource(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Return the datasets, and the resources as TYPE:NAME, that begin with `incomplete`."""
+    datasets = complete_dataset(context, parameter, incomplete)
+    return datasets + complete_resource(context, parameter, incomplete)
+
+
 @click.command("rename")
-@dataset_argument
+@click.argument("dataset", shell_complete=complete_dataset_or_resource)
 @click.argument("name")
 @output_option
 def rename_command(*, dataset: str, name: str, output: str) -> None:
@@ -130,7 +138,7 @@ def rename_command(*, dataset: str, name: str, output: str) -> None:
 
 
 @click.command("delete")
-@click.argument("datasets", nargs=-1, required=True, shell_complete=complete_dataset)
+@click.argument("datasets", nargs=-1, required=True, shell_complete=complete_dataset_or_resource)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--force", is_flag=True, help="Also resources that others need.")
 @click.option("--wait", is_flag=False, flag_value="30s", help="Wait until resources are gone, up to 30s.")

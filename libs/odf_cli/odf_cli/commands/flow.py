@@ -9,6 +9,7 @@ import click
 
 from odf_cli import clients
 from odf_cli.output import output_option, print_rows
+from odf_cli.resource_requests import complete_flow
 from odf_cli.suggestions import CommandGroup
 from odf_common.proto.odf.node.v1 import resources_pb2 as pb
 
@@ -29,7 +30,7 @@ def flow_command() -> None:
 
 
 @flow_command.command("run")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_flow)
 @click.option("--target", default="", help="Only for this resource: its name, id or DID.")
 @click.option("--account", default="", help="Account that owns the flow.")
 @output_option
@@ -47,7 +48,7 @@ def run(*, name: str, target: str, account: str, output: str) -> None:
 
 
 @flow_command.command("runs")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_flow)
 @click.option("--target", default="", help="Only for this resource: its name, id or DID.")
 @click.option("--account", default="", help="Account that owns the flow.")
 @click.option("--watch", is_flag=True, help="Print runs as they start and end, until Ctrl-C.")

@@ -233,6 +233,10 @@ def topics_command(output: str) -> None:
     print_rows(rows, output)
 
 
+# Bash takes a colon for the end of a word, and would not complete the name in TYPE:NAME.
+BASH_WORDS: Final = "COMP_WORDBREAKS=${COMP_WORDBREAKS//:/}\n"
+
+
 @click.command("completion", short_help="Print a completion script for your shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
@@ -245,4 +249,5 @@ def completion_command(ctx: click.Context, shell: str) -> None:
     """
     kind = get_completion_class(shell)
     assert kind is not None, "click knows these shells"
-    echo(kind(ctx.find_root().command, {}, "odf", "_ODF_COMPLETE").source())
+    script = kind(ctx.find_root().command, {}, "odf", "_ODF_COMPLETE").source()
+    echo(f"{BASH_WORDS}{script}" if shell == "bash" else script)

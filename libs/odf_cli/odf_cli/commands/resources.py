@@ -12,7 +12,16 @@ import click
 from odf_cli import clients
 from odf_cli.exit_codes import ExitCode
 from odf_cli.output import echo, output_option, print_object, print_rows, print_text, remark
-from odf_cli.resource_requests import POLL_SECONDS, reason, resource_request, resource_row, seconds_of
+from odf_cli.resource_requests import (
+    POLL_SECONDS,
+    complete_name,
+    complete_resource,
+    complete_type,
+    reason,
+    resource_request,
+    resource_row,
+    seconds_of,
+)
 from odf_cli.suggestions import CommandGroup
 from odf_cli.user_input import fetch
 from odf_common.errors import InvalidInput
@@ -35,6 +44,7 @@ COLUMNS: Final = ("type", "name", "account", "phase", "generation", "age")
     "files",
     multiple=True,
     required=True,
+    type=click.Path(allow_dash=True),
     help="File, folder, or - for standard input. May be repeated.",
 )
 @click.option("-R", "--recursive", is_flag=True, help="Also the folders in folders.")
@@ -88,7 +98,13 @@ def apply_command(
 
 @click.command("diff")
 @click.option(
-    "-f", "--file", "files", multiple=True, required=True, help="File, folder, or - for standard input."
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    required=True,
+    type=click.Path(allow_dash=True),
+    help="File, folder, or - for standard input.",
 )
 @click.option("-R", "--recursive", is_flag=True, help="Also the folders in folders.")
 @click.option("--account", default="", help="Account of manifests that name none.")
@@ -113,8 +129,8 @@ def diff_command(*, files: tuple[str, ...], recursive: bool, account: str, outpu
 
 
 @click.command("get")
-@click.argument("type_name", metavar="TYPE", required=False, default="")
-@click.argument("name", required=False, default="")
+@click.argument("type_name", metavar="TYPE", required=False, default="", shell_complete=complete_type)
+@click.argument("name", required=False, default="", shell_complete=complete_name)
 @click.option("--all", "is_all", is_flag=True, help="Resources of all types.")
 @click.option("--labels", default="", help='Label filter as JSON, such as {"env": "prod"}.')
 @click.option("--account", default="", help="Account that owns them; by default all that you may see.")
@@ -163,7 +179,7 @@ def get_command(
 
 
 @click.command("history")
-@click.argument("resource", metavar="TYPE:NAME")
+@click.argument("resource", metavar="TYPE:NAME", shell_complete=complete_resource)
 @click.option("--account", default="", help="Account that owns it.")
 @output_option
 def history_command(*, resource: str, account: str, output: str) -> None:
@@ -190,7 +206,7 @@ def history_command(*, resource: str, account: str, output: str) -> None:
 
 
 @click.command("reconcile")
-@click.argument("resource", metavar="TYPE:NAME")
+@click.argument("resource", metavar="TYPE:NAME", shell_complete=complete_resource)
 @click.option("--account", default="", help="Account that owns it.")
 def reconcile_command(*, resource: str, account: str) -> None:
     """Reconcile a resource again although it has not changed.

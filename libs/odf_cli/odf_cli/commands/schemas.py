@@ -9,6 +9,7 @@ import click
 from odf_cli.output import echo, output_option, print_object, print_rows, print_text
 from odf_cli.suggestions import NameChoice
 from odf_common.codec.json_schema import NAMES, Schema, schema_of, schema_text
+from odf_common.errors import OdfError
 from odf_common.resources.explanation import FieldExplanation, explain_field
 from odf_common.resources.registry import CORE_TYPES, Types
 from odf_common.resources.resource_schemas import resource_schemas, schema_name, schemas_by_name
@@ -53,8 +54,21 @@ def schema_command(*, name: str | None, folder: Path | None, output: str) -> Non
         echo(schema_text(SCHEMAS[TYPES.get(name, name)]), is_line=False)
 
 
+def complete_path(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the types that begin with `incomplete`, or after a dot the fields below."""
+    path, dot, rest = incomplete.rpartition(".")
+    if not dot:
+        return [one.short_name for one in Types() if one.short_name.lower().startswith(rest.lower())]
+    type_name, *keys = path.split(".")
+    try:
+        found = explain_field(resource_schemas(), str(Types().of_schema(type_name).uri), keys)
+    except OdfError:
+        return []
+    return [f"{path}.{one.name}" for one in found.fields if one.name.lower().startswith(rest.lower())]
+
+
 @click.command("explain")
-@click.argument("path")
+@click.argument("path", shell_complete=complete_path)
 @output_option
 def explain_command(*, path: str, output: str) -> None:
     """Explain a type of resource or a field: its type, default, allowed values, and the fields below.
