@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "new": "Write a manifest from a sample of the data.",
     "add": "Create datasets from manifests.",
     "apply": "Make resources as manifests describe them.",
+    "convert": "Convert manifests of datasets to resources, and back.",
     "diff": "Show what applying manifests would change.",
     "get": "Show resources.",
     "history": "Show the events of a resource.",
@@ -82,7 +83,7 @@ MODULES: Final = {
         "node": ("down", "logs", "config", "doctor", "topics", "completion"),
         "plumbing": ("hash", "block", "parse-ref"),
         "schemas": ("schema", "explain"),
-        "resources": ("apply", "diff", "get", "history", "reconcile", "types"),
+        "resources": ("apply", "convert", "diff", "get", "history", "reconcile", "types"),
         "repositories": ("repo", "search", "alias", "push"),
     }.items()
     for command in commands

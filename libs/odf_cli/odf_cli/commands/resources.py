@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -83,7 +83,7 @@ def apply_command(
     if offline:
         if not dry_run:
             raise click.UsageError("--offline needs --dry-run")
-        _check_offline(read, output)
+        print_rows(_check_offline(read), output)
         return
     if prune and not selector:
         raise click.UsageError("--prune needs --selector")
@@ -126,6 +126,46 @@ def diff_command(*, files: tuple[str, ...], recursive: bool, account: str, outpu
         print_rows(changed, output)
     if changed:
         raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+@click.command("convert")
+@click.option(
+    "-f", "--file", "files", multiple=True, required=True, help="File, folder, or - for standard input."
+)
+@click.option("-R", "--recursive", is_flag=True, help="Also the folders in folders.")
+def convert_command(*, files: tuple[str, ...], recursive: bool) -> None:
+    """Print manifests of datasets as resources, or resources as manifests of datasets. It needs no node.
+
+    What you have to do besides, and what is left out, is on standard error.
+
+    \b
+    Example:
+      odf convert -f rates.yaml > node/rates.yaml
+      odf apply -f node/rates.yaml
+    """
+    from odf_common.codec.manifests import snapshots_from_text
+    from odf_common.codec.yaml_syntax import write
+    from odf_common.resources.conversion import to_resources, to_snapshots
+    from odf_common.resources.resource_manifests import InvalidManifests, written_resources
+
+    read = [*_manifest_files(files, is_recursive=recursive)]
+    try:
+        plains = [one.plain for file in read for one in written_resources(file.text, file.name)]
+    except InvalidManifests as error:
+        _refuse([problem.plain() for problem in error.problems])
+    kinds = {isinstance(plain, dict) and "$schema" in plain for plain in plains}
+    if len(kinds) > 1:
+        raise InvalidInput(text="expected resources, or manifests of datasets, but not both")
+    if True in kinds:
+        _check_offline(read)
+        converted = to_snapshots(plains)
+    else:
+        converted = to_resources(
+            snapshot for file in read for snapshot in snapshots_from_text(file.text, file.name)
+        )
+    for note in converted.notes:
+        remark(note)
+    echo("---\n".join(map(write, converted.manifests)).rstrip())
 
 
 @click.command("get")
@@ -304,7 +344,7 @@ def _apply(request: pb.ApplyResourcesRequest) -> list[dict[str, Any]]:
     return results
 
 
-def _refuse(problems: Sequence[Mapping[str, Any]]) -> None:
+def _refuse(problems: Sequence[Mapping[str, Any]]) -> NoReturn:
     """Print all errors of manifests, and end the command."""
     for problem in problems:
         file = problem.get("file") or f"document {problem['document']}"
@@ -316,7 +356,8 @@ def _refuse(problems: Sequence[Mapping[str, Any]]) -> None:
     raise click.exceptions.Exit(ExitCode.FAILED)
 
 
-def _check_offline(files: Iterable[pb.ManifestFile], output: str) -> None:
+def _check_offline(files: Iterable[pb.ManifestFile]) -> list[dict[str, object]]:
+    """Return a row for each manifest; ends with their errors if there are any."""
     from odf_common.resources.registry import Types
     from odf_common.resources.resource_manifests import InvalidManifests, manifests_of, written_resources
 
@@ -325,9 +366,7 @@ def _check_offline(files: Iterable[pb.ManifestFile], output: str) -> None:
         manifests = manifests_of(written, Types())
     except InvalidManifests as error:
         _refuse([problem.plain() for problem in error.problems])
-        return
-    rows = [{"type": one.type.short_name, "name": str(one.name), "outcome": "valid"} for one in manifests]
-    print_rows(rows, output)
+    return [{"type": one.type.short_name, "name": str(one.name), "outcome": "valid"} for one in manifests]
 
 
 def _manifest_files(names: Iterable[str], *, is_recursive: bool) -> Iterable[pb.ManifestFile]:

@@ -26,6 +26,7 @@ from odf_common.metadata.fetching import (
     FetchStepUrl,
 )
 from odf_common.resources import specs
+from odf_common.resources.conversion import CHAIN_NAME
 from odf_common.resources.references import Handle
 from odf_common.resources.registry import SECRET_SET, SOURCE
 from odf_common.resources.secret_encryption import SecretPlace, decrypt_at_rest
@@ -37,7 +38,6 @@ from odf_ingest.poll.templates import Secrets, map_texts
 from odf_ingest.source_settings import SourceSettings
 
 Json = Mapping[str, Any]
-CHAIN_NAME: Final = "legacySourceName"
 """The annotation with the name by which a chain knows the source."""
 # The fetch step of each kind of ingress that is polled.
 _FETCH_STEPS: Final[Mapping[type, type]] = {
