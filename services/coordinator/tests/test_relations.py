@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
+from odf_testing.resource_node import begin, end
 
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.errors import OdfError
@@ -15,7 +16,7 @@ from odf_common.resources.node_accounts import NODE_DID, is_implied
 from odf_common.resources.registry import CORE_TYPES
 from odf_common.resources.resource_manifests import InvalidManifests, Problem, written_resources
 from odf_common.resources.secret_keys import SecretKeys
-from odf_coordinator.resources.attempts import AttemptEnd, Attempts
+from odf_coordinator.resources.attempts import Attempts
 from odf_coordinator.resources.callers import Subject
 from odf_coordinator.resources.changes import Outcome
 from odf_coordinator.resources.pre_apply import PreApply
@@ -90,9 +91,9 @@ def grants(resources: Resources) -> list[tuple[str, str, str]]:
 def remove(resources: Resources, subject: Subject, kind: str, name: str) -> None:
     found = resources.delete(subject, ResourceRef(type=kind, ref=name))
     attempts = Attempts(store=resources.store, clock=SYSTEM_CLOCK)
-    begun = attempts.begin(found.id, "test", ttl_ms=60_000)
+    begun = begin(attempts, found.id)
     assert begun is not None
-    attempts.end(found.id, begun.token, AttemptEnd(generation=found.generation))
+    end(attempts, begun)
 
 
 @pytest.mark.parametrize(

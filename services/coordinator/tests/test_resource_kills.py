@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from odf_testing.killed_children import fork, is_survivor, kill_before
-from odf_testing.resource_node import apply, node, stored
+from odf_testing.resource_node import apply, begin, end, node, stored
 
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
-from odf_common.service.reconcile_loop import LeaseHeld
-from odf_coordinator.resources.attempts import AttemptEnd, Attempts
+from odf_coordinator.resources.attempts import Attempts
 from odf_coordinator.resources.store import START, EventKind
 from odf_coordinator.resources.use_cases import Resources
 
@@ -34,12 +33,9 @@ def change_all(resources: Resources, version: int) -> None:
 def reconcile_all(resources: Resources) -> None:
     attempts = Attempts(store=resources.store, clock=SYSTEM_CLOCK)
     for found in stored(resources):
-        try:
-            begun = attempts.begin(found.id, "test", ttl_ms=LEASE_MS)
-        except LeaseHeld:
-            continue
-        assert begun is not None
-        attempts.end(found.id, begun.token, AttemptEnd(generation=begun.resource.generation))
+        begun = begin(attempts, found.id, ttl_ms=LEASE_MS)
+        if begun is not None:
+            end(attempts, begun)
 
 
 def work(home: Path, first: int, prepare: Callable[[], None] = lambda: None) -> None:

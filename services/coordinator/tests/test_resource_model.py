@@ -8,6 +8,7 @@ from typing import Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from odf_testing.profiles import examples
+from odf_testing.resource_node import begin, end
 
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.errors import OdfError
@@ -16,7 +17,7 @@ from odf_common.resources.registry import CORE_TYPES
 from odf_common.resources.resource_manifests import written_resources
 from odf_common.resources.scalar_formats import ResourceId
 from odf_common.resources.secret_keys import SecretKeys
-from odf_coordinator.resources.attempts import AttemptEnd, Attempts
+from odf_coordinator.resources.attempts import Attempts
 from odf_coordinator.resources.callers import Subject
 from odf_coordinator.resources.documents import input_view
 from odf_coordinator.resources.pre_apply import PreApply
@@ -95,13 +96,9 @@ class Checked:
             return
         one = sorted(self.before.values(), key=lambda it: it.id)[number % len(self.before)]
         attempts = Attempts(store=self.resources.store, clock=SYSTEM_CLOCK)
-        begun = attempts.begin(one.id, "test", ttl_ms=60_000)
-        if begun is None:
-            return
-        end = AttemptEnd(
-            generation=begun.resource.generation, failure=failure, failure_class=FailureClass.TRANSIENT
-        )
-        attempts.end(one.id, begun.token, end)
+        begun = begin(attempts, one.id)
+        if begun is not None:
+            end(attempts, begun, failure=failure, failure_class=FailureClass.TRANSIENT)
 
     def step(self, kind: str, name: str, other: str, number: int) -> None:
         """Do one step; what the node refuses changes nothing."""

@@ -4,20 +4,22 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from odf_testing.resource_node import begin, end
 
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.errors import OdfError
+from odf_common.resources.failures import FailureClass
 from odf_common.resources.registry import CORE_TYPES
 from odf_common.resources.resource_manifests import InvalidManifests, written_resources
 from odf_common.resources.secret_keys import SecretKeys
 from odf_coordinator.resources.apply import Options
 from odf_coordinator.resources.attempts import AttemptEnd, Attempts
-from odf_coordinator.resources.callers import Subject
+from odf_coordinator.resources.callers import Subject, new_id
 from odf_coordinator.resources.changes import Outcome
 from odf_coordinator.resources.documents import input_view
 from odf_coordinator.resources.pre_apply import PreApply
 from odf_coordinator.resources.sql_store import SqlResourceStore
-from odf_coordinator.resources.store import EventKind, StoredResource
+from odf_coordinator.resources.store import EventKind, FencingToken, StoredResource
 from odf_coordinator.resources.use_cases import Batch, ResourceRef, Resources
 
 NODE = Subject()
@@ -61,9 +63,9 @@ def get(resources: Resources, kind: str, ref: str) -> StoredResource:
 
 def reconcile(resources: Resources, kind: str, name: str) -> None:
     attempts = Attempts(store=resources.store, clock=SYSTEM_CLOCK)
-    begun = attempts.begin(get(resources, kind, name).id, "test", ttl_ms=60_000)
+    begun = begin(attempts, get(resources, kind, name).id)
     assert begun is not None
-    attempts.end(begun.resource.id, begun.token, AttemptEnd(generation=begun.resource.generation))
+    end(attempts, begun)
 
 
 def test_applying_twice_is_applying_once(resources: Resources) -> None:
@@ -174,12 +176,43 @@ def test_a_deleted_resource_is_gone_after_its_controller_and_its_name_is_free(re
     resources.delete(NODE, wanted)
     assert codes(lambda: apply(resources, VARIABLES % ("env", "1"))) == ["BeingDeleted"]
     attempts = Attempts(store=resources.store, clock=SYSTEM_CLOCK)
-    begun = attempts.begin(first.resource.id, "test", ttl_ms=60_000)
+    begun = begin(attempts, first.resource.id)
     assert begun is not None
-    attempts.end(first.resource.id, begun.token, AttemptEnd(generation=1))
+    end(attempts, begun)
     (second,) = apply(resources, VARIABLES % ("env", "1"))
     assert second.outcome == "created"
     assert second.resource.id != first.resource.id
+
+
+def test_a_deletion_during_an_attempt_is_cleaned_up_by_the_next_one(resources: Resources) -> None:
+    (made,) = apply(resources, VARIABLES % ("env", "1"))
+    attempts = Attempts(store=resources.store, clock=SYSTEM_CLOCK)
+    begun = begin(attempts, made.resource.id)
+    resources.delete(NODE, ResourceRef(type="VariableSet", ref="env"))
+    assert begun is not None
+    assert end(attempts, begun) == 0
+    cleaning = begin(attempts, made.resource.id)
+    assert cleaning is not None
+    assert cleaning.is_deleting
+    end(attempts, cleaning)
+    assert begin(attempts, made.resource.id) is None
+
+
+def test_attempts_of_a_batch_begin_and_end_together(resources: Resources) -> None:
+    made = apply(resources, *(VARIABLES % (f"env-{n}", "1") for n in range(3)))
+    ids = [one.resource.id for one in made]
+    attempts = Attempts(store=resources.store, clock=SYSTEM_CLOCK)
+    assert begin(attempts, ids[0], ttl_ms=0) is not None
+    held = begin(attempts, ids[1])
+    begun, others = attempts.begin([*ids, new_id()], "test", ttl_ms=60_000)
+    assert ({one.resource.id for one in begun}, others) == ({ids[0], ids[2]}, [ids[1]])
+    ends = {one.resource.id: AttemptEnd(token=one.token, generation=1) for one in begun}
+    ends[ids[2]] = AttemptEnd(token=FencingToken(7), generation=1)  # of a lease that was lost
+    assert attempts.end(ends) == {}
+    assert held is not None
+    assert end(attempts, held, failure="unavailable", failure_class=FailureClass.TRANSIENT) is not None
+    phases = [get(resources, "VariableSet", one).phase for one in ids]
+    assert phases == ["Ready", "Failed", "Reconciling"]
 
 
 def test_an_account_sees_its_own_resources_only(resources: Resources) -> None:

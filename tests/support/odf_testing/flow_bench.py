@@ -9,7 +9,7 @@ from odf_common.resources.registry import DATASET, FLOW, SOURCE
 from odf_common.resources.resource_manifests import written_resources
 from odf_common.resources.scalar_formats import ResourceId
 from odf_common.resources.secret_keys import SecretKeys
-from odf_coordinator.resources.attempts import AttemptEnd, Attempts
+from odf_coordinator.resources.attempts import Attempts
 from odf_coordinator.resources.callers import Subject
 from odf_coordinator.resources.documents import Json, type_id
 from odf_coordinator.resources.flows.flow_controller import FlowController, FlowLoop
@@ -25,6 +25,7 @@ from odf_coordinator.resources.sql_store import SqlResourceStore
 from odf_coordinator.resources.store import Query, StoredResource
 from odf_coordinator.resources.use_cases import Batch, ResourceRef, Resources
 from odf_coordinator.resources.watch import Watch
+from odf_testing.resource_node import begin, end
 
 NODE = Subject()
 KEYS = SecretKeys.new()
@@ -130,13 +131,13 @@ class FlowBench:
             for found in page.resources:
                 if found.phase != "Pending" and found.deleted_ms is None:
                     continue
-                begun = attempts.begin(found.id, "test", ttl_ms=1)
+                begun = begin(attempts, found.id, ttl_ms=1)
                 assert begun is not None
                 if kind is FLOW and found.deleted_ms is not None:
                     self.controller.finalize(dict(begun.resource.document))
                 elif kind is FLOW:
                     self.controller.reconcile(dict(begun.resource.document))
-                attempts.end(found.id, begun.token, AttemptEnd(generation=found.generation))
+                end(attempts, begun)
 
     def plan(self) -> list[RunKey]:
         """Make a pass; return the runs in progress."""

@@ -8,8 +8,10 @@ from odf_common.adapters.local.secret_key_files import drop_former_keys, load_se
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.resources.registry import CORE_TYPES
 from odf_common.resources.resource_manifests import written_resources
+from odf_common.resources.scalar_formats import ResourceId
 from odf_common.resources.secret_encryption import SecretPlace, decrypt_at_rest
 from odf_common.resources.secret_keys import SecretKeys
+from odf_coordinator.resources.attempts import AttemptEnd, Attempts, Begun
 from odf_coordinator.resources.callers import Subject
 from odf_coordinator.resources.documents import input_view
 from odf_coordinator.resources.pre_apply import PreApply
@@ -41,6 +43,21 @@ def apply(resources: Resources, *texts: str) -> list[str]:
     """Apply manifests, and return the outcomes."""
     batch = Batch(written=written_resources("\n---\n".join(texts).encode()))
     return [one.outcome for one in resources.apply(Subject(), batch)]
+
+
+def begin(attempts: Attempts, resource: str, *, holder: str = "test", ttl_ms: int = 60_000) -> Begun | None:
+    """Begin an attempt at one resource; None if it is gone, or another controller has it."""
+    begun, _ = attempts.begin([ResourceId(resource)], holder, ttl_ms=ttl_ms)
+    return begun[0] if begun else None
+
+
+def end(attempts: Attempts, begun: Begun, **facts: Any) -> int | None:
+    """End an attempt; return the delay of the next one."""
+    resource = begun.resource
+    outcome = AttemptEnd(
+        token=begun.token, generation=resource.generation, is_cleanup=begun.is_deleting, **facts
+    )
+    return attempts.end({resource.id: outcome}).get(resource.id)
 
 
 def stored(resources: Resources) -> list[StoredResource]:

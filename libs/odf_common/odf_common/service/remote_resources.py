@@ -2,14 +2,14 @@
 
 import json
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from odf_common.adapters.grpc.client import calling, channel
 from odf_common.adapters.grpc.peer_credentials import PeerCredentials
 from odf_common.proto.odf.node.v1 import resources_pb2 as pb
 from odf_common.proto.odf.node.v1.resources_pb2_grpc import ResourcesStub
-from odf_common.service.reconcile_loop import Json, Report, Work
+from odf_common.service.reconcile_loop import Json, Leased, Report, Work
 
 SHORT_CALL_SECONDS: Final = 10.0
 COORDINATOR: Final = "coordinator"
@@ -36,29 +36,37 @@ class RemoteResources:
             finally:
                 call.cancel()
 
-    def begin(self, id: str, *, lease_ms: int) -> Work | None:
-        """Lease a resource."""
-        request = pb.BeginAttemptRequest(id=id, holder=self._holder, lease_ms=lease_ms)
+    def begin(self, ids: Sequence[str], *, lease_ms: int) -> Leased:
+        """Lease resources."""
+        request = pb.BeginAttemptsRequest(ids=ids, holder=self._holder, lease_ms=lease_ms)
         with calling(COORDINATOR):
-            reply = self._stub.BeginAttempt(request, timeout=SHORT_CALL_SECONDS)
-        if not reply.json:
-            return None
-        return Work(resource=json.loads(reply.json), token=reply.token, is_deleting=reply.is_deleting)
+            reply = self._stub.BeginAttempts(request, timeout=SHORT_CALL_SECONDS)
+        works = [
+            Work(resource=json.loads(one.json), token=one.token, is_deleting=one.is_deleting)
+            for one in reply.begun
+        ]
+        return Leased(works=works, held=[*reply.held])
 
-    def end(self, id: str, token: int, report: Report) -> int | None:
-        """Write an outcome."""
-        request = pb.EndAttemptRequest(
-            id=id,
-            token=token,
-            generation=report.generation,
-            failure=report.failure,
-            message=report.message,
-            failure_class=report.failure_class.value,
-            conditions=json.dumps(report.conditions).encode(),
-        )
+    def end(self, reports: Mapping[str, Report]) -> Mapping[str, int]:
+        """Write outcomes."""
+        outcomes = [
+            pb.AttemptOutcome(
+                id=id_,
+                token=report.token,
+                generation=report.generation,
+                failure=report.failure,
+                message=report.message,
+                failure_class=report.failure_class.value,
+                conditions=json.dumps(report.conditions).encode(),
+                is_cleanup=report.is_cleanup,
+            )
+            for id_, report in reports.items()
+        ]
         with calling(COORDINATOR):
-            reply = self._stub.EndAttempt(request, timeout=SHORT_CALL_SECONDS)
-        return int(reply.retry_after) if reply.HasField("retry_after") else None
+            reply = self._stub.EndAttempts(
+                pb.EndAttemptsRequest(outcomes=outcomes), timeout=SHORT_CALL_SECONDS
+            )
+        return dict(reply.retry_after)
 
     def read(self, schema: str, id: str, *, account: Json) -> Json:
         """Return the canonical document of a resource that an account, given by its handle, may use now.

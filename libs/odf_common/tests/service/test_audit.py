@@ -90,7 +90,7 @@ CHANGES: Final = {
     *("Webhooks.AddWebhook", "Webhooks.DeleteWebhook", "Webhooks.CallWebhook"),
     *("Resources.ApplyResources", "Resources.DeleteResource", "Resources.RenameResource"),
     *("Resources.ReconcileResource", "Resources.AddResourceTypes", "Resources.RotateSecretKeys"),
-    *("Resources.BeginAttempt", "Resources.EndAttempt", "Flows.RunFlow"),
+    *("Resources.BeginAttempts", "Resources.EndAttempts", "Flows.RunFlow"),
 }
 PREFIX: Final = "/odf.node.v1."
 DATASET: Final = str(a_dataset())

@@ -1,7 +1,7 @@
 """Attempts of controllers to make a resource what its manifest says (RFC-018)."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -21,7 +21,6 @@ from odf_common.resources.failures import FailureClass, retry_delay_ms
 from odf_common.resources.phases import Cause, Phase, end_of_attempt, next_phase
 from odf_common.resources.registry import WITH_SECRETS
 from odf_common.resources.scalar_formats import ResourceId, TypeUri
-from odf_common.service.reconcile_loop import LeaseHeld
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.documents import Json
 from odf_coordinator.resources.store import (
@@ -31,7 +30,6 @@ from odf_coordinator.resources.store import (
     LeaseLost,
     NewEvent,
     ResourceStore,
-    RevisionMoved,
     StoredResource,
     Transaction,
 )
@@ -51,11 +49,17 @@ class Begun:
     resource: StoredResource
     token: FencingToken
 
+    @property
+    def is_deleting(self) -> bool:
+        """Whether its deletion was requested: the attempt is to clean up."""
+        return self.resource.deleted_ms is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnd:
     """The outcome of an attempt."""
 
+    token: FencingToken
     generation: int
     """Of the resource that was reconciled."""
     failure: str = ""
@@ -64,6 +68,8 @@ class AttemptEnd:
     failure_class: FailureClass = FailureClass.PERMANENT
     conditions: Mapping[str, Json | None] = field(default_factory=dict)
     """Conditions by their URI; None removes one."""
+    is_cleanup: bool = False
+    """Whether the attempt has cleaned up after a resource whose deletion was requested."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,44 +105,58 @@ class Attempts:
         if changes:
             self.changed()
 
-    def begin(self, id: ResourceId, holder: str, *, ttl_ms: int) -> Begun | None:
-        """Lease a resource; None if it is gone. Raises `LeaseHeld` if another controller has it."""
+    def begin(
+        self, ids: Sequence[ResourceId], holder: str, *, ttl_ms: int
+    ) -> tuple[list[Begun], list[ResourceId]]:
+        """Lease resources; return those that were, and the ids of those that others have. The rest is gone."""
         now_ms = self.clock.now().ms
         with self.store.transaction() as transaction:
-            found = transaction.by_id(id)
-            if found is None:
-                return None
-            token = transaction.lease(id, holder, ttl_ms=ttl_ms, now_ms=now_ms)
-            if token is None:
-                raise LeaseHeld(resource=id)
-            if found.deleted_ms is None:
-                (found,) = transaction.save([_start(found, holder, now_ms, token)])
+            found = transaction.by_ids(ids)
+            tokens = transaction.lease_many([*found], holder, ttl_ms=ttl_ms, now_ms=now_ms)
+            living = [found[id_] for id_ in tokens if found[id_].deleted_ms is None]
+            started = transaction.save([_start(one, holder, now_ms, tokens[one.id]) for one in living])
         self.changed()
-        return Begun(resource=found, token=token)
+        current = {**found, **{one.id: one for one in started}}
+        begun = [Begun(resource=current[id_], token=token) for id_, token in tokens.items()]
+        return begun, [id_ for id_ in found if id_ not in tokens]
 
-    def end(self, id: ResourceId, token: FencingToken, end: AttemptEnd) -> int | None:
-        """Write the outcome of an attempt, and end its lease; return the delay of the next one in ms, None: none.
+    def end(self, ends: Mapping[ResourceId, AttemptEnd]) -> dict[str, int]:
+        """Write the outcomes of attempts, and end their leases; return the delays in ms of those to repeat.
 
         An attempt whose lease was lost changes nothing, since another one has begun.
         """
-        try:
-            with self.store.transaction() as transaction:
-                found = transaction.by_id(id)
-                if found is None:
-                    return None
-                write = self._write if found.deleted_ms is None else self._remove
-                delay = write(transaction, found, token, end)
-                transaction.release(id, token)
-        except (LeaseLost, RevisionMoved) as error:
-            log.info("an attempt came too late", resource=id, why=str(error))
-            return None
+        left, delays = dict(ends), dict[str, int]()
+        while left:
+            try:
+                delays = self._end_all(left)
+            except LeaseLost as error:
+                log.info("an attempt came too late", resource=error.resource, why=str(error))
+                del left[ResourceId(error.resource)]
+            else:
+                break
         self.changed()
-        return delay
+        return delays
 
-    def _write(
-        self, transaction: Transaction, found: StoredResource, token: FencingToken, end: AttemptEnd
-    ) -> int | None:
-        now = self.clock.now()
+    def _end_all(self, ends: Mapping[ResourceId, AttemptEnd]) -> dict[str, int]:
+        now, changes, delays = self.clock.now(), list[Change](), dict[str, int]()
+        with self.store.transaction() as transaction:
+            for id_, found in transaction.by_ids([*ends]).items():
+                end = ends[id_]
+                if found.deleted_ms is not None and not end.is_cleanup:
+                    delays[id_] = 0  # its deletion was requested meanwhile: nothing is cleaned up yet
+                    continue
+                change_of = self._outcome if found.deleted_ms is None else self._removal
+                change, delay = change_of(found, end, now)
+                changes.append(change)
+                if delay is not None:
+                    delays[id_] = delay
+            for saved in transaction.save(changes):
+                if saved.deleted_ms is not None and not ends[saved.id].failure:
+                    _remove(transaction, saved, now.ms)
+            transaction.release_many({id_: end.token for id_, end in ends.items()})
+        return delays
+
+    def _outcome(self, found: StoredResource, end: AttemptEnd, now: Timestamp) -> tuple[Change, int | None]:
         conditions, delay = self._with_failure(_conditions(found), RECONCILIATION_ERROR, end, now)
         conditions = _with(conditions, end.conditions, now)
         cause = end_of_attempt(
@@ -151,26 +171,18 @@ class Attempts:
             "conditions": _plain(conditions),
         }
         kind = EventKind.RECONCILE_FAILED if end.failure else EventKind.RECONCILE_SUCCEEDED
-        transaction.save([with_status(found, status, kind, now.ms, token)])
-        return 0 if cause is Cause.ATTEMPT_OUTDATED else delay
+        change = with_status(found, status, kind, now.ms, end.token)
+        return change, 0 if cause is Cause.ATTEMPT_OUTDATED else delay
 
-    def _remove(
-        self, transaction: Transaction, found: StoredResource, token: FencingToken, end: AttemptEnd
-    ) -> int | None:
-        """Remove a resource after its controllers have cleaned up, or note the reason why they could not."""
-        now = self.clock.now()
+    def _removal(self, found: StoredResource, end: AttemptEnd, now: Timestamp) -> tuple[Change, int | None]:
+        """Return the last change after controllers have cleaned up, or the reason why they could not."""
         if not end.failure:
             event = NewEvent(kind=EventKind.DELETED, subject=CONTROLLER, time_ms=now.ms)
-            (saved,) = transaction.save([Change(resource=found, events=[event], token=token)])
-            if found.schema in _WITH_SECRETS:
-                transaction.erase_payloads(found.id)
-            transaction.remove(saved, now.ms)
-            return None
+            return Change(resource=found, events=[event], token=end.token), None
         blocked = replace(end, failure=IN_USE if end.failure == IN_USE else "cleanup-failed")
         conditions, delay = self._with_failure(_conditions(found), DELETION_BLOCKED, blocked, now)
         status = {**found.document["status"], "conditions": _plain(conditions)}
-        transaction.save([with_status(found, status, EventKind.CONDITION_CHANGED, now.ms, token)])
-        return delay
+        return with_status(found, status, EventKind.CONDITION_CHANGED, now.ms, end.token), delay
 
     def _with_failure(
         self, conditions: Conditions, key: TypeUri, end: AttemptEnd, now: Timestamp
@@ -192,6 +204,12 @@ class Attempts:
             details={"failures": earlier + 1},
         )
         return with_condition(conditions, key, condition), delay
+
+
+def _remove(transaction: Transaction, resource: StoredResource, now_ms: int) -> None:
+    if resource.schema in _WITH_SECRETS:
+        transaction.erase_payloads(resource.id)
+    transaction.remove(resource, now_ms)
 
 
 def _conditions(found: StoredResource) -> Conditions:

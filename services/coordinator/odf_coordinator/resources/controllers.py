@@ -15,7 +15,7 @@ from odf_common.resources.registry import (
     Types,
 )
 from odf_common.resources.scalar_formats import ResourceId
-from odf_common.service.reconcile_loop import REGISTERED, Controller, Json, Report, Work
+from odf_common.service.reconcile_loop import REGISTERED, Controller, Json, Leased, Report, Work
 from odf_coordinator.resources.attempts import AttemptEnd, Attempts
 from odf_coordinator.resources.documents import type_id
 from odf_coordinator.resources.relations import RelationsController
@@ -88,21 +88,28 @@ class LocalStore:
         known = _KnownTypes(types, self._types)
         yield from (due for due in self._watch.due_ids(known, is_wanted) if due is not None)
 
-    def begin(self, id: str, *, lease_ms: int) -> Work | None:
-        """Lease a resource."""
-        begun = self._attempts.begin(ResourceId(id), self._holder, ttl_ms=lease_ms)
-        if begun is None:
-            return None
-        is_deleting = begun.resource.deleted_ms is not None
-        return Work(resource=dict(begun.resource.document), token=begun.token, is_deleting=is_deleting)
+    def begin(self, ids: Sequence[str], *, lease_ms: int) -> Leased:
+        """Lease resources."""
+        begun, held = self._attempts.begin([*map(ResourceId, ids)], self._holder, ttl_ms=lease_ms)
+        works = [
+            Work(resource=dict(one.resource.document), token=one.token, is_deleting=one.is_deleting)
+            for one in begun
+        ]
+        return Leased(works=works, held=held)
 
-    def end(self, id: str, token: int, report: Report) -> int | None:
-        """Write an outcome."""
-        end = AttemptEnd(
-            generation=report.generation,
-            failure=report.failure,
-            message=report.message,
-            failure_class=report.failure_class,
-            conditions=report.conditions,
+    def end(self, reports: Mapping[str, Report]) -> Mapping[str, int]:
+        """Write outcomes."""
+        return self._attempts.end(
+            {
+                ResourceId(id_): AttemptEnd(
+                    token=FencingToken(report.token),
+                    generation=report.generation,
+                    failure=report.failure,
+                    message=report.message,
+                    failure_class=report.failure_class,
+                    conditions=report.conditions,
+                    is_cleanup=report.is_cleanup,
+                )
+                for id_, report in reports.items()
+            }
         )
-        return self._attempts.end(ResourceId(id), FencingToken(token), end)

@@ -200,28 +200,33 @@ class ResourceServicer(ResourcesServicer):
             ]
             yield pb.DatasetGrants(has_changed=grants is not None, grants=items)
 
-    def BeginAttempt(self, request: pb.BeginAttemptRequest, _: grpc.ServicerContext) -> pb.BeginAttemptReply:
-        """Lease a resource for its controller."""
-        begun = self._attempts.begin(ResourceId(request.id), request.holder, ttl_ms=request.lease_ms)
-        if begun is None:
-            return pb.BeginAttemptReply()
-        return pb.BeginAttemptReply(
-            json=_dump(begun.resource.document),
-            token=begun.token,
-            is_deleting=begun.resource.deleted_ms is not None,
-        )
+    def BeginAttempts(
+        self, request: pb.BeginAttemptsRequest, _: grpc.ServicerContext
+    ) -> pb.BeginAttemptsReply:
+        """Lease resources for their controller."""
+        ids = [*map(ResourceId, request.ids)]
+        begun, held = self._attempts.begin(ids, request.holder, ttl_ms=request.lease_ms)
+        items = [
+            pb.BegunAttempt(json=_dump(one.resource.document), token=one.token, is_deleting=one.is_deleting)
+            for one in begun
+        ]
+        return pb.BeginAttemptsReply(begun=items, held=held)
 
-    def EndAttempt(self, request: pb.EndAttemptRequest, _: grpc.ServicerContext) -> pb.EndAttemptReply:
-        """Write the outcome of an attempt."""
-        end = AttemptEnd(
-            generation=request.generation,
-            failure=request.failure,
-            message=request.message,
-            failure_class=FailureClass(request.failure_class or FailureClass.PERMANENT),
-            conditions=json.loads(request.conditions or b"{}"),
-        )
-        token = FencingToken(request.token)
-        return pb.EndAttemptReply(retry_after=self._attempts.end(ResourceId(request.id), token, end))
+    def EndAttempts(self, request: pb.EndAttemptsRequest, _: grpc.ServicerContext) -> pb.EndAttemptsReply:
+        """Write the outcomes of attempts."""
+        ends = {
+            ResourceId(one.id): AttemptEnd(
+                token=FencingToken(one.token),
+                generation=one.generation,
+                failure=one.failure,
+                message=one.message,
+                failure_class=FailureClass(one.failure_class or FailureClass.PERMANENT),
+                conditions=json.loads(one.conditions or b"{}"),
+                is_cleanup=one.is_cleanup,
+            )
+            for one in request.outcomes
+        }
+        return pb.EndAttemptsReply(retry_after=self._attempts.end(ends))
 
     def RotateSecretKeys(
         self, request: pb.RotateSecretKeysRequest, _: grpc.ServicerContext

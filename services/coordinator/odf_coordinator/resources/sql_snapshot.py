@@ -115,6 +115,10 @@ class SqlSnapshot:
     def referring_to(self, id: ResourceId) -> tuple[StoredResource, ...]:
         return self._resources_with_reference(REFERENCES.c.id == id)
 
+    def referring_to_any(self, ids: Sequence[ResourceId]) -> tuple[StoredResource, ...]:
+        parts = (self._resources_with_reference(REFERENCES.c.id.in_(part)) for part in chunks(ids))
+        return tuple(resource for part in parts for resource in part)
+
     def unresolved_to(
         self, type: TypeId, account: ResourceId | None, name: str, did: str | None = None
     ) -> tuple[StoredResource, ...]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Column, Connection, Row, Table, delete, func, insert, select, update
+from sqlalchemy import Column, Connection, Row, Table, bindparam, delete, func, insert, select, update
 
 from odf_common.errors import NotFound
 from odf_common.resources.scalar_formats import ResourceId
@@ -59,6 +59,8 @@ class SqlTransaction(SqlSnapshot):
         self.has_erased = False
 
     def save(self, changes: Sequence[Change]) -> tuple[StoredResource, ...]:
+        if not changes:
+            return ()
         before = self._rows([change.resource.id for change in changes])
         saved = tuple(_accept(change, before.get(change.resource.id)) for change in changes)
         self._require_leases(changes)
@@ -116,20 +118,35 @@ class SqlTransaction(SqlSnapshot):
     def lease(self, id: ResourceId, holder: str, *, ttl_ms: int, now_ms: int) -> FencingToken | None:
         if self.by_id(id) is None:
             raise NotFound(what=f"resource {id}")
-        row = self.connection.execute(select(LEASES).where(LEASES.c.resource == id)).first()
-        if row is not None and row.expires_ms is not None and row.expires_ms > now_ms:
-            return None
-        token = FencingToken(1 if row is None else row.token + 1)
-        lease = {"resource": id, "holder": holder, "token": token, "expires_ms": now_ms + ttl_ms}
-        self._replace(LEASES.c.resource, [id], [lease])
-        return token
+        return self.lease_many([id], holder, ttl_ms=ttl_ms, now_ms=now_ms).get(id)
+
+    def lease_many(
+        self, ids: Sequence[ResourceId], holder: str, *, ttl_ms: int, now_ms: int
+    ) -> dict[ResourceId, FencingToken]:
+        parts = (select(LEASES).where(LEASES.c.resource.in_(part)) for part in chunks(ids))
+        former = {row.resource: row for part in parts for row in self.connection.execute(part)}
+        free = [one for one in ids if one not in former or (former[one].expires_ms or 0) <= now_ms]
+        tokens = {one: FencingToken(former[one].token + 1 if one in former else 1) for one in free}
+        expires_ms = now_ms + ttl_ms
+        rows = [
+            {"resource": one, "holder": holder, "token": token, "expires_ms": expires_ms}
+            for one, token in tokens.items()
+        ]
+        self._replace(LEASES.c.resource, free, rows)
+        return tokens
 
     def extend(self, id: ResourceId, token: FencingToken, *, ttl_ms: int, now_ms: int) -> None:
         if not self._set_expiry(id, token, now_ms + ttl_ms):
             raise LeaseLost(resource=id, token=token)
 
     def release(self, id: ResourceId, token: FencingToken) -> None:
-        self._set_expiry(id, token, None)
+        self.release_many({id: token})
+
+    def release_many(self, tokens: Mapping[ResourceId, FencingToken]) -> None:
+        is_held = (LEASES.c.resource == bindparam("id")) & (LEASES.c.token == bindparam("of"))
+        statement = update(LEASES).where(is_held).values(expires_ms=None)
+        if tokens:
+            self.connection.execute(statement, [{"id": one, "of": token} for one, token in tokens.items()])
 
     def release_all(self, holder: str) -> None:
         self.connection.execute(update(LEASES).where(LEASES.c.holder == holder).values(expires_ms=None))

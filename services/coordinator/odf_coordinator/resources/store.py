@@ -303,6 +303,9 @@ class Snapshot(Protocol):
     def referring_to(self, id: ResourceId) -> tuple[StoredResource, ...]:
         """Return the resources with a reference that was resolved to this one, by id."""
 
+    def referring_to_any(self, ids: Sequence[ResourceId]) -> tuple[StoredResource, ...]:
+        """Return the resources with a reference that was resolved to one of these."""
+
     def unresolved_to(
         self, type: TypeId, account: ResourceId | None, name: str, did: str | None = None
     ) -> tuple[StoredResource, ...]:
@@ -364,11 +367,19 @@ class Transaction(Snapshot, Protocol):
         if it does not exist.
         """
 
+    def lease_many(
+        self, ids: Sequence[ResourceId], holder: str, *, ttl_ms: int, now_ms: int
+    ) -> Mapping[ResourceId, FencingToken]:
+        """Lease those of many existing resources that are not leased already, as `lease` does."""
+
     def extend(self, id: ResourceId, token: FencingToken, *, ttl_ms: int, now_ms: int) -> None:
         """Extend a lease; raises `LeaseLost` if another was given since, or it was released."""
 
     def release(self, id: ResourceId, token: FencingToken) -> None:
         """Release a lease, if it is still that of the token."""
+
+    def release_many(self, tokens: Mapping[ResourceId, FencingToken]) -> None:
+        """Release the leases that are still those of the tokens."""
 
     def release_all(self, holder: str) -> None:
         """Release all leases of a holder, whose process has ended."""

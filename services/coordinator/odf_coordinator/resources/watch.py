@@ -1,6 +1,7 @@
 """Changes of resources as they happen."""
 
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -46,6 +47,9 @@ OF_DEPENDENCIES: Final = frozenset(
 )
 
 
+_Page = list[tuple[ResourceEvent, StoredResource | None]]
+
+
 class Watch:
     """Wakes those that wait for changes."""
 
@@ -56,6 +60,8 @@ class Watch:
         self._commits = 0
         self._requested: dict[int, list[StoredResource]] = {}
         """Resources that users want reconciled, for each iterator of `due_ids`."""
+        self._polled = 0.0
+        self._position: Position | None = None  # at the last poll
 
     def notify(self) -> None:
         """Wake all watchers."""
@@ -92,6 +98,11 @@ class Watch:
         self, start: Position | None, is_wanted: Callable[[], bool]
     ) -> Iterator[tuple[ResourceEvent, StoredResource | None] | None]:
         """Return the same changes, and None after each second without any."""
+        for page in self._pages(start, is_wanted):
+            yield from page or (None,)
+
+    def _pages(self, start: Position | None, is_wanted: Callable[[], bool]) -> Iterator[_Page]:
+        """Return the same changes, up to some hundreds at once; an empty page after each second without any."""
         position = start
         while is_wanted():
             seen = self._commits
@@ -100,14 +111,29 @@ class Watch:
                     position = snapshot.position()
                 events = snapshot.events_after(position)
                 found = snapshot.by_ids([event.resource for event in events])
-            for event in events:
-                yield event, found.get(event.resource)
-                position = event.position
-            if not events:
-                with self._changed:
-                    if self._commits == seen:
-                        self._changed.wait(COMMIT_POLL_SECONDS)
-                yield None
+            if events:
+                yield [(event, found.get(event.resource)) for event in events]
+                position = events[-1].position
+                continue
+            yield []
+            while is_wanted() and not self._await_commit(seen):
+                yield []
+
+    def _await_commit(self, seen: int) -> bool:
+        """Wait up to a second for a commit; then one of the watchers asks the store for those of other processes."""
+        with self._changed:
+            if self._commits == seen:
+                self._changed.wait(COMMIT_POLL_SECONDS)
+            now = time.monotonic()
+            if self._commits != seen or now < self._polled + COMMIT_POLL_SECONDS / 2:
+                return self._commits != seen
+            self._polled = now
+        with self._store.read() as snapshot:
+            position = snapshot.position()
+        is_new, self._position = position != self._position, position
+        if is_new:
+            self.notify()
+        return is_new
 
     def ids_of(self, type: TypeId) -> tuple[ResourceId, ...]:
         """Return the ids of all resources of a type."""
@@ -138,21 +164,25 @@ class Watch:
             position = snapshot.position()
             due = [one.id for one in _all(snapshot, types) if _is_unsettled(one)]
         yield from due
-        for change in self.changes_or_none(position, is_wanted):
+        for page in self._pages(position, is_wanted):
             while requested:
                 wanted = requested.pop()
                 if wanted.type in types:
                     yield wanted.id
-            if change is None:
+            if not page:
                 yield None
-                continue
-            event, resource = change
-            if resource is not None and event.kind in DUE and resource.type in types:
-                yield resource.id
-            if event.kind in OF_DEPENDENCIES:
-                with self._store.read() as snapshot:
-                    users = snapshot.referring_to(event.resource)
-                yield from (user.id for user in users if user.type in types)
+            changed = [
+                one.id for event, one in page if one is not None and event.kind in DUE and one.type in types
+            ]
+            yield from dict.fromkeys(changed + self._dependents(page, types))
+
+    def _dependents(self, page: _Page, types: Collection[TypeId]) -> list[ResourceId]:
+        """Return the resources of types that refer to those which have changed."""
+        ids = {event.resource for event, _ in page if event.kind in OF_DEPENDENCIES}
+        if not ids:
+            return []
+        with self._store.read() as snapshot:
+            return [one.id for one in snapshot.referring_to_any([*ids]) if one.type in types]
 
 
 class WatchedStore:
