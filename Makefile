@@ -48,10 +48,10 @@ demo: setup ## run the demo on real data: from messages to verified derivatives
 .PHONY: test
 test: lint tests ## lint and all tests
 
-# In four processes, as tests wait a lot; tests of one file share its fixtures.
+# In three processes, as tests wait a lot, and more of them make each other late; tests of one file share its fixtures.
 .PHONY: tests
 tests: testsetup
-	@python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 20
+	@python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20
 
 .PHONY: unit
 unit: testsetup ## tests that need neither broker nor Spark
