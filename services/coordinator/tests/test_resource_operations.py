@@ -253,6 +253,53 @@ def test_a_template_without_a_value_is_refused_when_it_is_applied(resources: Res
     assert [problem.path[:12] for problem in refused.value.problems] == ["spec.ingress"]
 
 
+def refusal_of(run: Callable[[], object]) -> str:
+    with pytest.raises(OdfError) as refused:
+        run()
+    return f"{refused.value}; {refused.value.advice()}"
+
+
+def test_a_history_names_the_accounts_and_controllers_that_caused_it(resources: Resources) -> None:
+    bob = Subject(did="did:odf:fed01" + "0" * 64, name="Bob", is_admin=False)
+    resources.apply(bob, Batch(written=written_resources((VARIABLES % ("env", "1")).encode())))
+    wanted = ResourceRef(type="VariableSet", ref="env", account="Bob")
+    attempts = Attempts(store=resources.store, clock=SYSTEM_CLOCK)
+    begin(attempts, resources.get(NODE, wanted).id, holder="coordinator@here")
+    assert [event.subject for event in resources.history(NODE, wanted)] == ["Bob", "coordinator@here"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "ref", "said"),
+    [
+        ("VariableSet", "enf", "VariableSet enf does not exist; did you mean env?"),
+        (
+            "VariableSet",
+            "x",
+            "VariableSet x does not exist; `odf get VariableSet` prints those that you may see",
+        ),
+        (
+            "SecretSet",
+            "env",
+            "SecretSet env does not exist; `odf get SecretSet` prints those that you may see",
+        ),
+        ("VariablesSet", "env", "type: unknown type 'VariablesSet'; did you mean VariableSet?"),
+        ("variable_set", "env", "type: unknown type 'variable_set'; did you mean VariableSet?"),
+    ],
+)
+def test_what_does_not_exist_is_refused_with_the_nearest_name(
+    resources: Resources, kind: str, ref: str, said: str
+) -> None:
+    apply(resources, VARIABLES % ("env", "1"))
+    assert refusal_of(lambda: get(resources, kind, ref)) == said
+
+
+def test_a_stranger_is_not_told_names_that_it_may_not_see(resources: Resources) -> None:
+    apply(resources, VARIABLES % ("env", "1"))
+    stranger = Subject(did="did:odf:fed01" + "0" * 64, name="Bob", is_admin=False)
+    wanted = ResourceRef(type="VariableSet", ref="enf")
+    assert "did you mean" not in refusal_of(lambda: resources.get(stranger, wanted))
+
+
 def a_source(url: str, config: str) -> str:
     ingress = f"{{kind: Url, url: '{url}'}}"
     return f"{{$schema: Source, headers: {{name: x}}, spec: {{config: {config}, ingress: {ingress}, read: {{kind: Csv}}}}}}"

@@ -17,6 +17,7 @@ from odf_cli.resource_requests import (
     complete_name,
     complete_resource,
     complete_type,
+    is_resource,
     reason,
     resource_request,
     resource_row,
@@ -201,6 +202,8 @@ def get_command(
     """
     if bool(type_name) == is_all:
         raise click.UsageError("give TYPE, or --all")
+    if not name and is_resource(type_name):
+        type_name, _, name = type_name.partition(":")
     if watch:
         _watch(type_name, name, output)
         return
@@ -359,10 +362,10 @@ def _refuse(problems: Sequence[Mapping[str, Any]]) -> NoReturn:
 def _check_offline(files: Iterable[pb.ManifestFile]) -> list[dict[str, object]]:
     """Return a row for each manifest; ends with their errors if there are any."""
     from odf_common.resources.registry import Types
-    from odf_common.resources.resource_manifests import InvalidManifests, manifests_of, written_resources
+    from odf_common.resources.resource_manifests import InvalidManifests, manifests_of, written_batch
 
     try:
-        written = [one for file in files for one in written_resources(file.text, file.name)]
+        written = written_batch((file.name, file.text) for file in files)
         manifests = manifests_of(written, Types())
     except InvalidManifests as error:
         _refuse([problem.plain() for problem in error.problems])

@@ -11,7 +11,13 @@ from odf_common.errors import InvalidInput, nearest
 from odf_common.identity.dataset_refs import Alias, Name
 from odf_common.metadata.events import DatasetKind
 from odf_common.resources import specs
-from odf_common.resources.scalar_formats import TypeIdentity, TypeRef, TypeUri, is_version
+from odf_common.resources.scalar_formats import (
+    TypeIdentity,
+    TypeRef,
+    TypeUri,
+    is_version,
+    parse_type_ref,
+)
 from odf_common.resources.spec_values import core_type
 
 
@@ -132,14 +138,21 @@ class Types:
         if not isinstance(schema, str):
             raise UnknownType(text="'$schema' is missing", where="$schema", hint=self._choices())
         found = self._by_uri.get(schema) or self._by_name.get(schema.lower())
-        return found or self._refuse(schema)
+        return found or self._refuse(schema, "$schema")
 
     def of_ref(self, ref: TypeRef) -> ResourceType:
         """Return the type that a reference or selector names, in any version. Raises `UnknownType`."""
-        if not isinstance(ref, TypeUri):
-            return self.of_schema(str(ref))
-        found = self.of_identity(ref.identity)
-        return found or self._refuse(str(ref))
+        found = self.of_identity(ref.identity) if isinstance(ref, TypeUri) else self._by_name.get(ref.lower())
+        return found or self._refuse(str(ref), "type")
+
+    def of_name(self, name: str) -> ResourceType:
+        """Return the type that a request names by its URI or short name. Raises `UnknownType`."""
+        try:
+            return self.of_ref(parse_type_ref(name))
+        except UnknownType:
+            raise
+        except InvalidInput:
+            return self._refuse(name, "type")
 
     def uri_of(self, ref: TypeRef) -> TypeUri | None:
         """Return the URI of a type of resources or labels that the node knows; None for others."""
@@ -159,13 +172,14 @@ class Types:
         versions = [kind for kind in self if kind.uri.identity == identity]
         return versions[-1] if versions else None
 
-    def _refuse(self, schema: str) -> ResourceType:
+    def _refuse(self, schema: str, where: str) -> ResourceType:
         same = [str(kind.uri) for kind in self if _is_version_of(schema, kind.uri)]
         if same:
             text = f"{schema} is not served; served: {', '.join(same)}"
-            raise UnsupportedVersion(text=text, where="$schema", hint=same[-1])
+            raise UnsupportedVersion(text=text, where=where, hint=same[-1])
         near = nearest(schema.rpartition("/")[2], [kind.short_name for kind in self])
-        raise UnknownType(text=f"unknown type {schema!r}", where="$schema", hint=near or self._choices())
+        hint = f"did you mean {near}?" if near else self._choices()
+        raise UnknownType(text=f"unknown type {schema!r}", where=where, hint=hint)
 
     def _choices(self) -> str:
         return "choose from " + ", ".join(kind.short_name for kind in self)

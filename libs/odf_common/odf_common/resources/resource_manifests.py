@@ -49,6 +49,12 @@ class Problem:
         return {name: value for name, value in fields.items() if value not in (None, "")}
 
 
+class EmptyBatch(InvalidInput):
+    """There is no manifest to apply."""
+
+    ADVICE = "write a YAML document with $schema, headers and spec; `odf explain TYPE` prints the fields"
+
+
 class InvalidManifests(InvalidInput):
     """Manifests that cannot be applied, with all their errors."""
 
@@ -103,6 +109,15 @@ class ResourceManifest:
     annotations: Mapping[str, Any] | None
     spec: Mapping[str, Any]
     """As it was written; `type.read_spec` has accepted it."""
+
+
+def written_batch(files: Iterable[tuple[str, bytes]]) -> tuple[WrittenResource, ...]:
+    """Return the documents of files by their names, which may be empty; raises `EmptyBatch`, `InvalidManifests`."""
+    read = [*files]
+    written = tuple(one for name, text in read for one in written_resources(text, name or None))
+    if not written:
+        raise EmptyBatch(text="there is no manifest", where=", ".join(name for name, _ in read))
+    return written
 
 
 def written_resources(text: bytes, file: str | None = None) -> tuple[WrittenResource, ...]:

@@ -3,7 +3,14 @@
 import pytest
 
 from odf_common.resources.registry import Types
-from odf_common.resources.resource_manifests import InvalidManifests, Problem, manifests_of, written_resources
+from odf_common.resources.resource_manifests import (
+    EmptyBatch,
+    InvalidManifests,
+    Problem,
+    manifests_of,
+    written_batch,
+    written_resources,
+)
 
 FIVE = b"""\
 $schema: https://opendatafabric.org/schemas/config/v1alpha1/Nope
@@ -174,3 +181,15 @@ def test_aliases_that_mean_nothing_or_too_much_are_refused(text: bytes, message:
         written_resources(text)
     (problem,) = refused.value.problems
     assert (problem.code, problem.message) == ("InvalidYaml", message)
+
+
+@pytest.mark.parametrize("text", [b"", b"# nothing yet\n", b"---\n---\n", b"[]", b'{"items": []}'])
+def test_files_without_a_manifest_are_refused_by_name(text: bytes) -> None:
+    with pytest.raises(EmptyBatch, match=r"^vars\.yaml: there is no manifest$"):
+        written_batch([("vars.yaml", text)])
+    with pytest.raises(EmptyBatch, match=r"^there is no manifest$"):
+        written_batch([("", text)])
+
+
+def test_an_empty_file_next_to_others_is_no_error() -> None:
+    assert len(written_batch([("a.yaml", b"# later"), ("b.yaml", b"$schema: VariableSet")])) == 1

@@ -75,6 +75,11 @@ class ResourceGone(ResourceNotFound):
     MESSAGE = "{what} does not exist any more: it was deleted"
 
 
+def account_not_found(ref: object) -> ResourceNotFound:
+    """Return the error for an account that owns nothing here."""
+    return ResourceNotFound(what=f"account {ref}", hint="`odf get Account` prints those that have resources")
+
+
 class BeingDeleted(Conflict):
     """The deletion of the resource was requested; it takes no changes."""
 
@@ -286,7 +291,7 @@ class _Batch:
                 return draft.owner
         account = find_account(self._state, ref)
         if account is None:
-            raise ResourceNotFound(what=f"account {ref}")
+            raise account_not_found(ref)
         return account_of(account)
 
     def _existing(self, manifest: ResourceManifest, owner: ResourceId) -> StoredResource | None:

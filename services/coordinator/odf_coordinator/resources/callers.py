@@ -5,17 +5,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from odf_common.errors import nearest
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.clock import Clock
 from odf_common.resources.node_accounts import did_of_name, implied_spec
 from odf_common.resources.phases import Phase
-from odf_common.resources.registry import ACCOUNT
+from odf_common.resources.registry import ACCOUNT, ResourceType
 from odf_common.resources.scalar_formats import ResourceId
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.documents import type_id
-from odf_coordinator.resources.lookups import NODE_ACCOUNT
+from odf_coordinator.resources.lookups import NODE_ACCOUNT, account_of
 from odf_coordinator.resources.relations import is_user
-from odf_coordinator.resources.store import Change, EventKind, NewEvent, Snapshot, StoredResource, Transaction
+from odf_coordinator.resources.store import (
+    Change,
+    EventKind,
+    NewEvent,
+    Query,
+    Snapshot,
+    StoredResource,
+    Transaction,
+)
 
 
 def new_id() -> ResourceId:
@@ -78,6 +87,19 @@ def writer_of(transaction: Transaction, subject: Subject, clock: Clock) -> NodeC
     event = NewEvent(kind=EventKind.CREATED, subject=caller.account.id, time_ms=caller.account.created_ms)
     (account,) = transaction.save([Change(resource=caller.account, events=[event], references=())])
     return replace(caller, account=account)
+
+
+def suggest_name(snapshot: Snapshot, caller: NodeCaller, kind: ResourceType, name: str) -> str:
+    """Return a question about the most similar name that a caller may see, else how to list the names."""
+    page = snapshot.find(Query(types=(type_id(kind.uri),)))
+    near = nearest(name, [_name_from(caller, one) for one in page.resources if caller.may_read(one)])
+    return f"did you mean {near}?" if near else f"`odf get {kind.short_name}` prints those that you may see"
+
+
+def _name_from(caller: NodeCaller, resource: StoredResource) -> str:
+    """Return the name by which a caller reaches a resource."""
+    is_own = resource.account in {caller.account.id, resource.id}
+    return resource.name if is_own else f"{account_of(resource).name}/{resource.name}"
 
 
 def _new_account(name: Name, did: str, clock: Clock) -> StoredResource:

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
@@ -12,8 +12,8 @@ from odf_common.proto.odf.node.v1 import resources_pb2 as pb
 from odf_common.proto.odf.node.v1.resources_pb2_grpc import ResourcesServicer, add_ResourcesServicer_to_server
 from odf_common.resources.failures import FailureClass
 from odf_common.resources.references import AccountRef
-from odf_common.resources.resource_manifests import InvalidManifests, WrittenResource, written_resources
-from odf_common.resources.scalar_formats import ResourceId, parse_type_ref
+from odf_common.resources.resource_manifests import InvalidManifests, WrittenResource, written_batch
+from odf_common.resources.scalar_formats import ResourceId
 from odf_common.resources.selectors import Selector
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.apply import Options
@@ -54,9 +54,8 @@ class ResourceServicer(ResourcesServicer):
     ) -> pb.ApplyResourcesReply:
         """Apply a batch, or say what applying it would do."""
         try:
-            written = [one for file in request.files for one in _documents(file)]
             batch = Batch(
-                written=written,
+                written=_documents(request.files),
                 options=Options(
                     account=AccountRef.parse(request.account) if request.account else None,
                     is_rebinding=request.rebind,
@@ -157,7 +156,7 @@ class ResourceServicer(ResourcesServicer):
         self, request: pb.AddResourceTypesRequest, _: grpc.ServicerContext
     ) -> pb.ListResourceTypesReply:
         """Register types by their schemas."""
-        written = [one.plain for file in request.files for one in _documents(file)]
+        written = [one.plain for one in _documents(request.files)]
         added = self._resources.add_types(subject_of(request.subject), written)
         items = [pb.ResourceTypeItem(schema=one.schema, short_name=one.short_name) for one in added]
         return pb.ListResourceTypesReply(types=items)
@@ -256,7 +255,7 @@ class ResourceServicer(ResourcesServicer):
         return Selector.parse(plain, self._resources.types().uri_of)
 
     def _type(self, name: str) -> Any:
-        return type_id(self._resources.types().of_ref(parse_type_ref(name)).uri)
+        return type_id(self._resources.types().of_name(name).uri)
 
 
 def register(server: grpc.Server, servicer: ResourceServicer) -> tuple[str, ...]:
@@ -295,8 +294,9 @@ def event_message(event: ResourceEvent) -> pb.ResourceEventMessage:
     )
 
 
-def _documents(file: pb.ManifestFile) -> tuple[WrittenResource, ...]:
-    return written_resources(file.text, file.name or None)
+def _documents(files: Sequence[pb.ManifestFile]) -> tuple[WrittenResource, ...]:
+    """Return the documents of files; a request without files announces the account that sends it."""
+    return written_batch((file.name, file.text) for file in files) if files else ()
 
 
 def subject_of(message: pb.ResourceSubject) -> Subject:

@@ -27,10 +27,18 @@ from odf_coordinator.resources.apply import (
     ResourceGone,
     ResourceNotFound,
     Tools,
+    account_not_found,
     plan,
     require_grantor,
 )
-from odf_coordinator.resources.callers import NodeCaller, Subject, caller_of, new_id, writer_of
+from odf_coordinator.resources.callers import (
+    NodeCaller,
+    Subject,
+    caller_of,
+    new_id,
+    suggest_name,
+    writer_of,
+)
 from odf_coordinator.resources.changes import PRUNED, Outcome, rename
 from odf_coordinator.resources.documents import type_id
 from odf_coordinator.resources.draft import problem_of
@@ -271,10 +279,15 @@ class Resources:
             return tuple(one for one in snapshot.referring_to(found.id) if caller.may_read(one))
 
     def history(self, subject: Subject, wanted: ResourceRef) -> tuple[ResourceEvent, ...]:
-        """Return all events of a resource, oldest first."""
+        """Return all events of a resource, oldest first, with the names of the accounts that caused them."""
         with self.store.read() as snapshot:
             caller = caller_of(snapshot, subject, self.clock)
-            return snapshot.events_of(self._find(snapshot, caller, wanted, is_deleted_too=True).id)
+            events = snapshot.events_of(self._find(snapshot, caller, wanted, is_deleted_too=True).id)
+            accounts = snapshot.by_ids([ResourceId(one) for one in {event.subject for event in events}])
+        names = {id_: account.name for id_, account in accounts.items()}
+        return tuple(
+            replace(event, subject=names.get(ResourceId(event.subject), event.subject)) for event in events
+        )
 
     def delete(
         self, subject: Subject, wanted: ResourceRef, *, is_forced: bool = False, expected: str = ""
@@ -322,14 +335,15 @@ class Resources:
     def _find(
         self, snapshot: Snapshot, caller: NodeCaller, wanted: ResourceRef, *, is_deleted_too: bool = False
     ) -> StoredResource:
-        kind = self._types_in(snapshot).of_schema(wanted.type)
+        kind = self._types_in(snapshot).of_name(wanted.type)
         found = self._lookup(snapshot, caller, kind, wanted)
         is_visible = found is not None and caller.may_read(found)
         is_gone = found is None and self._is_gone(snapshot, caller, kind, wanted)
         if is_gone or (found is not None and is_visible and found.deleted_ms and not is_deleted_too):
             raise ResourceGone(what=f"{kind.short_name} {wanted.ref}")
         if found is None or not is_visible:
-            raise ResourceNotFound(what=f"{kind.short_name} {wanted.ref}")
+            hint = suggest_name(snapshot, caller, kind, wanted.ref)
+            raise ResourceNotFound(what=f"{kind.short_name} {wanted.ref}", hint=hint)
         return found
 
     def _is_gone(
@@ -372,7 +386,7 @@ class Resources:
         with self.store.read() as snapshot:
             found = self.account_id(snapshot, caller_of(snapshot, subject, self.clock), text)
         if found is None:
-            raise ResourceNotFound(what=f"account {text}")
+            raise account_not_found(text)
         return (found,)
 
     def require_writable(self, subject: Subject, found: StoredResource) -> None:
