@@ -1,6 +1,6 @@
 """Manifests of a batch on their way to changes: what they mean, and the specs that are stored."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,7 +8,7 @@ from odf_common.errors import InvalidInput, OdfError
 from odf_common.identity.dataset_refs import Name
 from odf_common.resources.references import AccountHandle, Handle
 from odf_common.resources.registry import ResourceType
-from odf_common.resources.resource_manifests import Problem, ResourceManifest
+from odf_common.resources.resource_manifests import InvalidManifests, Problem, ResourceManifest
 from odf_common.resources.scalar_formats import Did, ResourceId
 from odf_coordinator.resources.documents import Json
 from odf_coordinator.resources.resolution import ApplyWarning
@@ -21,6 +21,12 @@ class ImmutableField(InvalidInput):
     """The field cannot change after the resource was created."""
 
     ADVICE = "delete the resource and create it with the other value"
+
+
+class UnsupportedType(InvalidInput):
+    """This node has no controller for resources of the type."""
+
+    ADVICE = "`odf types` prints the types"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +91,18 @@ def problem_of(manifest: ResourceManifest, error: OdfError) -> Problem:
         return manifest.written.problem(error)
     where = InvalidInput(text=str(error), where="headers", hint=error.advice())
     return replace(manifest.written.problem(where), code=error.code)
+
+
+def require_controllers(manifests: Sequence[ResourceManifest], controlled: Container[str]) -> None:
+    """Raise `InvalidManifests` for those of types whose `$schema` no controller has."""
+    problems = [
+        problem_of(
+            manifest, UnsupportedType(where="$schema", text=f"this node does not carry out {name} yet")
+        )
+        for manifest in manifests
+        if (name := manifest.type.short_name)
+        and manifest.type.spec is not None
+        and str(manifest.type.uri) not in controlled
+    ]
+    if problems:
+        raise InvalidManifests(problems=tuple(problems))

@@ -6,13 +6,12 @@ from typing import Any, Final
 
 import structlog
 
-from odf_common.errors import InvalidInput, Refused
+from odf_common.errors import Refused
 from odf_common.ports.clock import Clock
 from odf_common.resources.node_accounts import NODE_DID
 from odf_common.resources.references import AccountHandle, AccountRef
 from odf_common.resources.registry import ACCOUNT, DATASET, ResourceType, Types
 from odf_common.resources.resource_manifests import (
-    InvalidManifests,
     ResourceManifest,
     WrittenResource,
     manifests_of,
@@ -41,7 +40,7 @@ from odf_coordinator.resources.callers import (
 )
 from odf_coordinator.resources.changes import PRUNED, Outcome, rename
 from odf_coordinator.resources.documents import type_id
-from odf_coordinator.resources.draft import problem_of
+from odf_coordinator.resources.draft import require_controllers
 from odf_coordinator.resources.lookups import (
     NODE_ACCOUNT,
     ExistingDatasets,
@@ -88,12 +87,6 @@ class ResourceInUse(Refused):
     """Other resources need the resource."""
 
     ADVICE = "delete them first, or repeat with --force: they fail then"
-
-
-class UnsupportedType(InvalidInput):
-    """This node has no controller for resources of the type."""
-
-    ADVICE = "`odf types` prints the types"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +166,7 @@ class Resources:
         """Apply a batch as a whole; return the outcomes in the order of dependencies. Raises `InvalidManifests`."""
         types = self.types()
         manifests = manifests_of(batch.written, types)
-        self._require_controllers(manifests)
+        require_controllers(manifests, self.controlled)
         for attempt in range(RETRIES):
             try:
                 return self._apply_once(subject, manifests, batch, types)
@@ -208,20 +201,6 @@ class Resources:
         self._notify()
         by_id = {resource.id: resource for resource in stored}
         return tuple(replace(one, resource=by_id.get(one.resource.id, one.resource)) for one in outcomes)
-
-    def _require_controllers(self, manifests: Sequence[ResourceManifest]) -> None:
-        problems = [
-            problem_of(
-                manifest,
-                UnsupportedType(
-                    where="$schema", text=f"this node does not carry out {manifest.type.short_name} yet"
-                ),
-            )
-            for manifest in manifests
-            if manifest.type.spec is not None and str(manifest.type.uri) not in self.controlled
-        ]
-        if problems:
-            raise InvalidManifests(problems=tuple(problems))
 
     def dry_run(self, subject: Subject, batch: Batch) -> tuple[Outcome, ...]:
         """Return the outcomes of `apply`; nothing is stored."""
