@@ -114,9 +114,7 @@ def build_resources(
     status = DatasetStatus(creator.datasets, store, attempts)
     flows = build_flows(WatchedStore(store, watch), clock, watch, flow_ports)
     controllers = own_controllers(DatasetController(creator=creator, names=names, status=status), store)
-    projecting = ProjectionController(
-        datasets.reader, attempts.request, partial(watch.ids_of, type_id(PROJECTION.uri))
-    )
+    projecting = _projection_controller(datasets.reader, attempts, watch)
     controllers |= {str(FLOW.uri): flows.controller, str(PROJECTION.uri): projecting}
     catalog = CatalogDatasets(datasets=creator.datasets)
     resources = Resources(
@@ -149,6 +147,11 @@ def build_resources(
         counter=flows.counter,
         flow_servicer=FlowServicer(FlowRuns(resources=resources, planner=flows.planner, loop=flows.loop)),
     )
+
+
+def _projection_controller(reader: RecordReader, attempts: Attempts, watch: Watch) -> ProjectionController:
+    stored = partial(watch.ids_of, type_id(PROJECTION.uri))
+    return ProjectionController(reader, attempts.request, stored)
 
 
 def _secret_rotation(store: ResourceStore, home: Path, keys_file: Path | None) -> SecretRotation:
