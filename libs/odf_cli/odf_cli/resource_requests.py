@@ -91,7 +91,9 @@ def _beginning_with(incomplete: str, names: Iterable[str]) -> list[str]:
     return sorted({name for name in names if name.lower().startswith(incomplete.lower())}, key=str.lower)
 
 
-def delete_resources(resources: Iterable[str], *, is_forced: bool, wait: str | None) -> None:
+def delete_resources(
+    resources: Iterable[str], *, is_forced: bool, is_orphaning: bool, wait: str | None
+) -> None:
     """Request the deletion of resources, and wait until they are gone for the time of `wait`, if it is given."""
     requests = [resource_request(one) for one in resources]
     with clients.resources() as service:
@@ -100,7 +102,7 @@ def delete_resources(resources: Iterable[str], *, is_forced: bool, wait: str | N
             for one in requests
         ]
         for one in found:
-            request = pb.DeleteResourceRequest(resource=one, force=is_forced)
+            request = pb.DeleteResourceRequest(resource=one, force=is_forced, orphan=is_orphaning)
             service.DeleteResource(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
         for one, written in zip(found, requests, strict=True):
             remark(f"deleting {written.type}:{written.ref}")

@@ -21,6 +21,7 @@ from odf_coordinator.resources.flows.flow_use_cases import NoSuchTarget
 from odf_coordinator.resources.flows.instances import SourceRecords
 from odf_coordinator.resources.flows.source_counts import SourceCounter
 from odf_coordinator.resources.flows.task_port import TaskRequest
+from odf_coordinator.resources.requests import KeyReused, RequestKey
 from odf_coordinator.resources.store import Query
 from odf_coordinator.resources.use_cases import ResourceRef
 
@@ -341,6 +342,29 @@ def test_a_deleted_flow_ends_its_runs_and_leaves_no_tasks(bench: FlowBench) -> N
     bench.clock.pass_seconds(600)
     bench.work()
     assert len(bench.tasks.done) == 1
+
+
+def test_finished_tasks_of_a_deleted_flow_stay_if_they_are_orphaned(bench: FlowBench) -> None:
+    bench.apply(dataset("a"), flow(triggers=EACH_MINUTE))
+    bench.clock.pass_seconds(60)
+    bench.work()
+    bench.run_now()
+    bench.delete("Flow", "nightly", is_orphaning=True)
+    bench.reconcile()
+    assert tasks_left(bench) == ["nightly.1.0"]
+    assert "ownerReferences" not in bench.get("Task", "nightly.1.0").document["headers"]
+
+
+def test_a_repeated_request_to_run_a_flow_starts_no_other_run(bench: FlowBench) -> None:
+    bench.apply(dataset("a"), flow())
+    bench.plan()
+    key, wanted = RequestKey.read("k", b""), ResourceRef(type="Flow", ref="nightly")
+    started = bench.runs.run_now(NODE, wanted, "", key)
+    bench.work()
+    assert bench.runs.run_now(NODE, wanted, "", key) == started
+    assert bench.states() == ["Succeeded"]
+    with pytest.raises(KeyReused):
+        bench.runs.run_now(NODE, wanted, "a", RequestKey.read("k", b"a"))
 
 
 def test_a_flow_is_deleted_after_its_running_task_has_ended(bench: FlowBench) -> None:

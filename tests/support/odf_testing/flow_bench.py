@@ -19,7 +19,7 @@ from odf_coordinator.resources.flows.flow_runner import ActiveRun, FlowLimits, F
 from odf_coordinator.resources.flows.flow_runs import RunKey
 from odf_coordinator.resources.flows.flow_use_cases import FlowRuns
 from odf_coordinator.resources.flows.task_port import Cancellation, TaskRequest
-from odf_coordinator.resources.flows.task_records import TaskRun, tasks_of
+from odf_coordinator.resources.flows.task_records import TaskRun, finished_tasks, tasks_of
 from odf_coordinator.resources.pre_apply import PreApply
 from odf_coordinator.resources.sql_store import SqlResourceStore
 from odf_coordinator.resources.store import Query, StoredResource
@@ -103,6 +103,7 @@ class FlowBench:
             clock=self.clock,
             pre_apply=lambda: PreApply(load_keys=lambda: KEYS),
             controlled=frozenset(str(kind.uri) for kind in (DATASET, FLOW, SOURCE)),
+            owned_by=finished_tasks,
         )
         self.runs = FlowRuns(resources=self.resources, planner=self.planner, loop=self.loop)
         self._moved: dict[str, DatasetHead] = {}
@@ -184,9 +185,9 @@ class FlowBench:
         """Return a resource."""
         return self.resources.get(NODE, ResourceRef(type=kind, ref=name))
 
-    def delete(self, kind: str, name: str) -> None:
+    def delete(self, kind: str, name: str, *, is_orphaning: bool = False) -> None:
         """Request a deletion."""
-        self.resources.delete(NODE, ResourceRef(type=kind, ref=name))
+        self.resources.delete(NODE, ResourceRef(type=kind, ref=name), is_orphaning=is_orphaning)
 
     def states(self, name: str = "nightly", target: str = "") -> list[str]:
         """Return the states of the runs of a flow, oldest first."""

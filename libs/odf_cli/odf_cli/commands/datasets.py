@@ -141,8 +141,11 @@ def rename_command(*, dataset: str, name: str, output: str) -> None:
 @click.argument("datasets", nargs=-1, required=True, shell_complete=complete_dataset_or_resource)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--force", is_flag=True, help="Also resources that others need.")
+@click.option("--orphan", is_flag=True, help="Keep what resources own, such as finished tasks of a flow.")
 @click.option("--wait", is_flag=False, flag_value="30s", help="Wait until resources are gone, up to 30s.")
-def delete_command(*, datasets: tuple[str, ...], yes: bool, force: bool, wait: str | None) -> None:
+def delete_command(
+    *, datasets: tuple[str, ...], yes: bool, force: bool, orphan: bool, wait: str | None
+) -> None:
     """Delete datasets with their chain, data and push topics; refused while another dataset is derived from them.
 
     DATASET is a name, an id, or a pattern of names in which % matches anything. Nothing is deleted unless all of
@@ -161,10 +164,10 @@ def delete_command(*, datasets: tuple[str, ...], yes: bool, force: bool, wait: s
             raise click.UsageError("give resources, as TYPE:NAME, or datasets, not both")
         if not yes:
             confirm(f"Delete {', '.join(resources)} permanently?")
-        delete_resources(resources, is_forced=force, wait=wait)
+        delete_resources(resources, is_forced=force, is_orphaning=orphan, wait=wait)
         return
-    if force or wait is not None:
-        raise click.UsageError("--force and --wait are for resources, as TYPE:NAME")
+    if force or orphan or wait is not None:
+        raise click.UsageError("--force, --orphan and --wait are for resources, as TYPE:NAME")
     with clients.coordinator() as coordinator:
         summaries = coordinator.List(ListRequest(), timeout=clients.COMMAND_TIMEOUT_SECONDS).datasets
         chosen = deletable(_select_datasets(coordinator, datasets, summaries), summaries)

@@ -11,6 +11,7 @@ from odf_common.resources.labels import TypeLookup, label_key, labels_by_key
 from odf_common.resources.phases import Cause, Phase, next_phase
 from odf_common.resources.references import Handle, ReferenceField
 from odf_common.resources.registry import ACCOUNT, ResourceType, Types
+from odf_common.resources.scalar_formats import ResourceId, TypeUri
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.documents import FieldChange, Json, type_id
 from odf_coordinator.resources.draft import ManifestDraft, Prepared
@@ -25,6 +26,9 @@ from odf_coordinator.resources.store import (
 
 CREATED, UPDATED, RENAMED, UNCHANGED, PRUNED = "created", "updated", "renamed", "unchanged", "pruned"
 _STATUS: Final = {"phase": Phase.PENDING.value, "conditions": {}}
+DELETION_POLICY: Final = str(TypeUri(context="resource", name="DeletionPolicy"))
+"""The annotation about what a resource describes: `Retain` keeps it, `Force` deletes it although others need it."""
+RETAIN, FORCED = "Retain", "Force"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,22 @@ class Outcome:
     diff: tuple[FieldChange, ...] = ()
     change: Change | None = None
     """The change to save; None: nothing has changed."""
+
+    def plain(self) -> dict[str, object]:
+        """Return the object of answers."""
+        resource = self.resource
+        return {
+            "type": self.type.short_name,
+            "id": resource.id if resource.revision else "(new)",
+            "name": resource.name,
+            "account": resource.document["headers"]["account"].get("name", ""),
+            "outcome": self.outcome,
+            "generation": resource.generation,
+            "warnings": [one.plain() for one in self.warnings],
+            "rebound": list(self.rebound),
+            "diff": [one.plain() for one in self.diff],
+            "etag": documents.etag(resource),
+        }
 
 
 def outcome_of(draft: ManifestDraft, prepared: Prepared, types: Types, now_ms: int, subject: str) -> Outcome:
@@ -203,6 +223,30 @@ def rename(resource: StoredResource, name: Name, now_ms: int, subject: str) -> C
     payload = {"headers": headers}
     event = NewEvent(kind=EventKind.RENAMED, subject=subject, time_ms=now_ms, payload=payload)
     return Change(resource=changed, events=[event])
+
+
+def request_deletion(
+    found: StoredResource, now_ms: int, subject: str, *, is_forced: bool = False
+) -> Change:
+    """Return the change by which a deletion is requested; a forced one unless its policy is to retain."""
+    headers = {**found.document["headers"], "deletedAt": documents.timestamp(now_ms)}
+    if is_forced and headers["annotations"].get(DELETION_POLICY) != RETAIN:
+        headers["annotations"] = {**headers["annotations"], DELETION_POLICY: FORCED}
+    resource = replace(
+        found, document={**found.document, "headers": headers}, deleted_ms=now_ms, updated_ms=now_ms
+    )
+    event = NewEvent(kind=EventKind.DELETION_REQUESTED, subject=subject, time_ms=now_ms)
+    return Change(resource=resource, events=[event])
+
+
+def disown(resource: StoredResource, owner: ResourceId, now_ms: int, subject: str) -> Change:
+    """Return the change by which a resource stays when its owner is deleted."""
+    headers = dict(resource.document["headers"])
+    left = [one for one in headers.pop("ownerReferences", ()) if one["id"] != owner]
+    headers |= {"updatedAt": documents.timestamp(now_ms)} | ({"ownerReferences": left} if left else {})
+    event = NewEvent(kind=EventKind.OWNER_CHANGED, subject=subject, time_ms=now_ms)
+    document = {**resource.document, "headers": headers}
+    return Change(resource=replace(resource, document=document, updated_ms=now_ms), events=[event])
 
 
 def pin_references(

@@ -34,7 +34,7 @@ from odf_coordinator.resources.dataset_checks import locate_in_spec, snapshot_of
 from odf_coordinator.resources.dataset_status import DatasetStatus, chain_condition
 from odf_coordinator.resources.documents import Json
 from odf_coordinator.resources.lookups import dataset_alias, input_alias
-from odf_coordinator.resources.use_cases import DELETION_POLICY, FORCED, RETAIN
+from odf_coordinator.resources.changes import DELETION_POLICY, FORCED, RETAIN
 
 # Definitions that no event takes back; a schema may also be the engine's.
 _NOT_REMOVABLE: Final = (SetAttachments, SetInfo, SetLicense, SetVocab, SetPollingSource, AddPushSource)

@@ -19,9 +19,9 @@ from odf_coordinator.resources import documents
 from odf_coordinator.resources.apply import Options
 from odf_coordinator.resources.attempts import AttemptEnd, Attempts
 from odf_coordinator.resources.callers import Subject
-from odf_coordinator.resources.changes import Outcome
 from odf_coordinator.resources.documents import etag, type_id
 from odf_coordinator.resources.relation_watch import watch_grants
+from odf_coordinator.resources.requests import Repeated, RequestKey
 from odf_coordinator.resources.secret_rotation import SecretRotation
 from odf_coordinator.resources.store import (
     Cursor,
@@ -63,12 +63,15 @@ class ResourceServicer(ResourcesServicer):
                 prune=self._selector(_json_or_text(request.prune)) if request.prune else None,
                 is_create_only=request.create_only,
                 etag=request.etag,
+                key=_request_key(request),
             )
             apply = self._resources.dry_run if request.dry_run else self._resources.apply
             outcomes = apply(subject_of(request.subject), batch)
+        except Repeated as repeated:
+            return pb.ApplyResourcesReply(results=_dump(repeated.answer))
         except InvalidManifests as error:
             return pb.ApplyResourcesReply(problems=_dump([one.plain() for one in error.problems]))
-        return pb.ApplyResourcesReply(results=_dump([outcome_plain(one) for one in outcomes]))
+        return pb.ApplyResourcesReply(results=_dump([one.plain() for one in outcomes]))
 
     def GetResource(self, request: pb.GetResourceRequest, _: grpc.ServicerContext) -> pb.ResourceReply:
         """Return a resource, and those that refer to it."""
@@ -111,9 +114,14 @@ class ResourceServicer(ResourcesServicer):
     def DeleteResource(self, request: pb.DeleteResourceRequest, _: grpc.ServicerContext) -> pb.ResourceReply:
         """Request the deletion of a resource."""
         subject, wanted = subject_of(request.resource.subject), _resource_ref(request.resource)
-        return self._reply(
-            self._resources.delete(subject, wanted, is_forced=request.force, expected=request.etag)
+        found = self._resources.delete(
+            subject,
+            wanted,
+            is_forced=request.force,
+            is_orphaning=request.orphan,
+            expected=request.etag,
         )
+        return self._reply(found)
 
     def RenameResource(self, request: pb.RenameResourceRequest, _: grpc.ServicerContext) -> pb.ResourceReply:
         """Give a resource another name."""
@@ -264,22 +272,13 @@ def register(server: grpc.Server, servicer: ResourceServicer) -> tuple[str, ...]
     return (NAME,)
 
 
-def outcome_plain(outcome: Outcome) -> dict[str, object]:
-    """Return the effect of a manifest as an object of answers."""
-    resource = outcome.resource
-    headers = resource.document["headers"]
-    return {
-        "type": outcome.type.short_name,
-        "id": resource.id if resource.revision else "(new)",
-        "name": resource.name,
-        "account": headers["account"].get("name", ""),
-        "outcome": outcome.outcome,
-        "generation": resource.generation,
-        "warnings": [one.plain() for one in outcome.warnings],
-        "rebound": list(outcome.rebound),
-        "diff": [one.plain() for one in outcome.diff],
-        "etag": etag(resource),
-    }
+def _request_key(request: pb.ApplyResourcesRequest) -> RequestKey | None:
+    if not request.idempotency_key or request.dry_run:
+        return None
+    compared = pb.ApplyResourcesRequest()
+    compared.CopyFrom(request)
+    compared.ClearField("subject")
+    return RequestKey.read(request.idempotency_key, compared.SerializeToString(deterministic=True))
 
 
 def event_message(event: ResourceEvent) -> pb.ResourceEventMessage:

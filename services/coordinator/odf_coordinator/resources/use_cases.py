@@ -16,7 +16,7 @@ from odf_common.resources.resource_manifests import (
     WrittenResource,
     manifests_of,
 )
-from odf_common.resources.scalar_formats import Did, ResourceId, TypeUri, is_uuid, parse_name
+from odf_common.resources.scalar_formats import Did, ResourceId, is_uuid, parse_name
 from odf_common.resources.selectors import Selector
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.account_checks import require_same_name, require_unused
@@ -38,7 +38,7 @@ from odf_coordinator.resources.callers import (
     suggest_name,
     writer_of,
 )
-from odf_coordinator.resources.changes import PRUNED, Outcome, rename
+from odf_coordinator.resources.changes import PRUNED, Outcome, disown, rename, request_deletion
 from odf_coordinator.resources.documents import type_id
 from odf_coordinator.resources.draft import require_controllers
 from odf_coordinator.resources.lookups import (
@@ -57,11 +57,9 @@ from odf_coordinator.resources.pre_apply import PreApply
 from odf_coordinator.resources.preconditions import AlreadyApplied, require_etag, require_version
 from odf_coordinator.resources.reference_pins import ReferencePins
 from odf_coordinator.resources.registered_types import build_types, read_batch
+from odf_coordinator.resources.requests import RequestKey
 from odf_coordinator.resources.store import (
-    Change,
     Cursor,
-    EventKind,
-    NewEvent,
     Position,
     Query,
     RegisteredType,
@@ -76,9 +74,6 @@ from odf_coordinator.resources.store import (
 
 log = structlog.stdlib.get_logger(__name__)
 
-DELETION_POLICY: Final = str(TypeUri(context="resource", name="DeletionPolicy"))
-"""The annotation about what a resource describes: `Retain` keeps it, `Force` deletes it although others need it."""
-RETAIN, FORCED = "Retain", "Force"
 DEFAULT_LIMIT: Final = 100
 RETRIES: Final = 5  # of a batch whose resources others have changed meanwhile
 
@@ -100,6 +95,8 @@ class Batch:
     is_create_only: bool = False
     etag: str = ""
     """The version that the resources must have; empty: any."""
+    key: RequestKey | None = None
+    """By which a repetition of the request is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +119,8 @@ class Resources:
     datasets: ExistingDatasets = field(default_factory=NoDatasets)
     needed_by: Callable[[Snapshot, StoredResource], Sequence[StoredResource]] = lambda _, __: ()
     """The resources that forbid a deletion unless it is forced."""
+    owned_by: Callable[[Snapshot, StoredResource], Sequence[StoredResource]] = lambda _, __: ()
+    """The resources that go with a deleted one unless they are orphaned."""
     keep_keys: Callable[[Mapping[str, Any]], None] = lambda _: None
     """Keeps the keys of new DIDs before their resources are stored."""
     controlled: frozenset[str] = frozenset()
@@ -163,7 +162,10 @@ class Resources:
         return added
 
     def apply(self, subject: Subject, batch: Batch) -> tuple[Outcome, ...]:
-        """Apply a batch as a whole; return the outcomes in the order of dependencies. Raises `InvalidManifests`."""
+        """Apply a batch as a whole; return the outcomes in the order of dependencies.
+
+        Raises `InvalidManifests`; for a key that was sent before, `Repeated` or `KeyReused`.
+        """
         types = self.types()
         manifests = manifests_of(batch.written, types)
         require_controllers(manifests, self.controlled)
@@ -182,6 +184,8 @@ class Resources:
         with self.store.transaction() as transaction:
             pre_apply = self.pre_apply()  # here, so that no transaction after a rotation uses the former keys
             caller = writer_of(transaction, subject, self.clock)
+            if batch.key is not None:
+                batch.key.require_new(transaction, caller.account.id, now_ms)
             tools = Tools(
                 types=types,
                 prepare=pre_apply,
@@ -198,9 +202,15 @@ class Resources:
             self.keep_keys(pre_apply.new_keys)
             stored = transaction.save([one.change for one in outcomes if one.change is not None])
             self._pin_references(transaction, (caller.account, *stored), subject)
+            by_id = {resource.id: resource for resource in stored}
+            outcomes = tuple(
+                replace(one, resource=by_id.get(one.resource.id, one.resource)) for one in outcomes
+            )
+            if batch.key is not None:
+                answer = [one.plain() for one in outcomes]
+                batch.key.keep(transaction, caller.account.id, answer, now_ms)
         self._notify()
-        by_id = {resource.id: resource for resource in stored}
-        return tuple(replace(one, resource=by_id.get(one.resource.id, one.resource)) for one in outcomes)
+        return outcomes
 
     def dry_run(self, subject: Subject, batch: Batch) -> tuple[Outcome, ...]:
         """Return the outcomes of `apply`; nothing is stored."""
@@ -269,11 +279,17 @@ class Resources:
         )
 
     def delete(
-        self, subject: Subject, wanted: ResourceRef, *, is_forced: bool = False, expected: str = ""
+        self,
+        subject: Subject,
+        wanted: ResourceRef,
+        *,
+        is_forced: bool = False,
+        is_orphaning: bool = False,
+        expected: str = "",
     ) -> StoredResource:
         """Request the deletion of a resource; its controllers clean up, then it is gone.
 
-        Raises `ResourceInUse` if others need it, unless forced.
+        What it owns goes with it, unless orphaned. Raises `ResourceInUse` if others need it, unless forced.
         """
         with self.store.transaction() as transaction:
             caller = writer_of(transaction, subject, self.clock)
@@ -285,8 +301,12 @@ class Resources:
             if users and not is_forced:
                 names = ", ".join(self._name(user) for user in users)
                 raise ResourceInUse(text=f"{self._name(found)} is needed by {names}")
-            change = self._deletion(found, self.clock.now().ms, caller, is_forced=is_forced)
+            now_ms = self.clock.now().ms
+            change = request_deletion(found, now_ms, caller.account.id, is_forced=is_forced)
             (stored,) = transaction.save([change])
+            if is_orphaning:
+                owned = self.owned_by(transaction, found)
+                transaction.save([disown(one, found.id, now_ms, caller.account.id) for one in owned])
         self._notify()
         return stored
 
@@ -403,7 +423,7 @@ class Resources:
                 type=self._types_in(transaction).of_schema(one.schema),
                 resource=one,
                 outcome=PRUNED,
-                change=self._deletion(one, now_ms, caller),
+                change=request_deletion(one, now_ms, caller.account.id),
             )
             for one in deletions
         ]
@@ -423,18 +443,6 @@ class Resources:
             if page.next is None:
                 return found
             query = replace(query, after=page.next)
-
-    def _deletion(
-        self, found: StoredResource, now_ms: int, caller: NodeCaller, *, is_forced: bool = False
-    ) -> Change:
-        headers = {**found.document["headers"], "deletedAt": documents.timestamp(now_ms)}
-        if is_forced and headers["annotations"].get(DELETION_POLICY) != RETAIN:
-            headers["annotations"] = {**headers["annotations"], DELETION_POLICY: FORCED}
-        resource = replace(
-            found, document={**found.document, "headers": headers}, deleted_ms=now_ms, updated_ms=now_ms
-        )
-        event = NewEvent(kind=EventKind.DELETION_REQUESTED, subject=caller.account.id, time_ms=now_ms)
-        return Change(resource=resource, events=[event])
 
     def _pin_references(
         self, transaction: Transaction, stored: Sequence[StoredResource], subject: Subject

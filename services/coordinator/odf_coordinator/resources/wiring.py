@@ -35,8 +35,10 @@ from odf_coordinator.resources.flows.flow_servicer import FlowServicer
 from odf_coordinator.resources.flows.flow_use_cases import FlowRuns
 from odf_coordinator.resources.flows.flow_wiring import FlowPorts, build_flows
 from odf_coordinator.resources.flows.source_counts import SourceCounter
+from odf_coordinator.resources.flows.task_records import finished_tasks
 from odf_coordinator.resources.pre_apply import PreApply
 from odf_coordinator.resources.projection_controller import ProjectionController
+from odf_coordinator.resources.requests import forget_old_keys
 from odf_coordinator.resources.resource_servicer import ResourceServicer
 from odf_coordinator.resources.secret_rotation import SecretRotation
 from odf_coordinator.resources.sql_store import SqlResourceStore
@@ -84,7 +86,9 @@ class NodeResources:
         while not stop.wait(PURGE_SECONDS):
             try:
                 with self.store.transaction() as transaction:
-                    transaction.purge(self.clock.now().ms - KEPT_MS)
+                    now_ms = self.clock.now().ms
+                    transaction.purge(now_ms - KEPT_MS)
+                    forget_old_keys(transaction, now_ms)
             except OdfError as error:
                 log.warning("old resources stay", code=error.code, why=str(error))
 
@@ -125,6 +129,7 @@ def build_resources(
         controlled=frozenset((*controllers, *ELSEWHERE)),
         datasets=catalog,
         needed_by=catalog.needed_by,
+        owned_by=finished_tasks,
         changed=[watch.notify],
         is_multi_tenant=flow_ports.is_multi_tenant,
     )

@@ -135,6 +135,15 @@ def flag_of(request: web.Request, name: str) -> bool:
     return request.query.get(name, "").lower() in {"true", "1"}
 
 
+def choice_of(request: web.Request, name: str, choices: tuple[str, ...]) -> str:
+    """Return a parameter of the query, by default the first of its values; raises `ResourceProblem` for others."""
+    chosen = request.query.get(name, choices[0])
+    if chosen not in choices:
+        text = f"{name}: expected one of {', '.join(choices)}, got {chosen!r}"
+        raise ResourceProblem(status=400, error="InvalidInput", text=text)
+    return chosen
+
+
 def answer_with(
     request: web.Request, plain: Json, *, status: int = 200, etag: str = "", **headers: str
 ) -> web.Response:

@@ -22,6 +22,7 @@ from odf_sync.http.resource_documents import (
     YAML,
     answer_with,
     body_of,
+    choice_of,
     event_plain,
     flag_of,
     handles_in,
@@ -31,6 +32,7 @@ from odf_sync.http.resource_documents import (
     require_one,
 )
 
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 EVENT_STREAM: Final = "text/event-stream"
 PING_SECONDS: Final = 15.0
 MAX_POSITION_DIGITS: Final = 18  # of a number of 64 bits
@@ -178,6 +180,7 @@ class ResourceRoutes:
             dry_run=flag_of(request, "dryRun"),
             rebind=flag_of(request, "rebind"),
             prune=request.query.get("prune", ""),
+            idempotency_key=request.headers.get(IDEMPOTENCY_KEY, ""),
         )
         results = await asyncio.to_thread(self._client.apply, call)
         is_same = call.dry_run or all(result["outcome"] == "unchanged" for result in results)
@@ -297,7 +300,7 @@ class ResourceRoutes:
         call = pb.DeleteResourceRequest(
             resource=self._resource_ref(request, is_writing=True),
             force=flag_of(request, "force"),
-            orphan=request.query.get("cascade") == "orphan",
+            orphan=choice_of(request, "cascade", ("foreground", "orphan")) == "orphan",
             etag=request.headers.get("If-Match", ""),
         )
         reply = await asyncio.to_thread(self._client.delete, call)
@@ -315,6 +318,7 @@ class ResourceRoutes:
     async def run_flow(self, request: web.Request) -> web.StreamResponse:
         """Start runs of a flow."""
         call = self._runs_request(request, is_writing=True)
+        call.idempotency_key = request.headers.get(IDEMPOTENCY_KEY, "")
         return answer_with(
             request, {"items": await asyncio.to_thread(self._client.run_flow, call)}, status=202
         )
@@ -351,6 +355,7 @@ class ResourceRoutes:
             account=request.query.get("account", ""),
             create_only=is_create_only,
             etag=request.headers.get("If-Match", ""),
+            idempotency_key=request.headers.get(IDEMPOTENCY_KEY, "") if is_create_only else "",
         )
         (result,) = await asyncio.to_thread(self._client.apply, call)
         return result

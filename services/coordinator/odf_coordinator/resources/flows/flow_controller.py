@@ -237,8 +237,8 @@ class FlowLoop:
             if is_task:
                 assert resource is not None
                 if event.kind is EventKind.DELETION_REQUESTED:
-                    owners = resource.document["headers"]["ownerReferences"]
-                    self._due.add(ResourceId(owners[0]["id"]))
+                    owners = resource.document["headers"].get("ownerReferences", ())
+                    self._due.update(ResourceId(owner["id"]) for owner in owners)
                     self._deleted_tasks.add(resource.id)
                 self._is_event_due |= event.kind in PHASE_CHANGES
             elif is_flow:

@@ -14,6 +14,7 @@ from odf_coordinator.resources.flows.instances import FlowInstance, RunOutcome
 from odf_coordinator.resources.flows.task_records import (
     TaskRun,
     end_task,
+    is_owned,
     new_run,
     remove_task,
     task_run,
@@ -143,6 +144,8 @@ def cancel_flow(
     """
     running, cancelled = [], set()
     for task in tasks_of(transaction, flow):
+        if not is_owned(task, flow):
+            continue
         token = transaction.lease(task.resource.id, holder, ttl_ms=1, now_ms=now.ms)
         if token is None:
             running.append(task.resource.name)

@@ -9,6 +9,7 @@ from odf_common.proto.odf.node.v1 import resources_pb2 as pb
 from odf_common.proto.odf.node.v1.resources_pb2_grpc import FlowsServicer, add_FlowsServicer_to_server
 from odf_common.resources.registry import FLOW
 from odf_coordinator.resources.flows.flow_use_cases import FlowRuns
+from odf_coordinator.resources.requests import RequestKey
 from odf_coordinator.resources.resource_servicer import subject_of
 from odf_coordinator.resources.use_cases import ResourceRef
 
@@ -24,7 +25,10 @@ class FlowServicer(FlowsServicer):
 
     def RunFlow(self, request: pb.FlowRunsRequest, _: grpc.ServicerContext) -> pb.FlowRunsReply:
         """Start runs now."""
-        started = self._runs.run_now(subject_of(request.subject), _flow_ref(request), request.target)
+        key = None
+        if request.idempotency_key:
+            key = RequestKey.read(request.idempotency_key, request.target.encode())
+        started = self._runs.run_now(subject_of(request.subject), _flow_ref(request), request.target, key)
         return pb.FlowRunsReply(runs=[json.dumps(run, ensure_ascii=False).encode() for run in started])
 
     def ListFlowRuns(self, request: pb.FlowRunsRequest, _: grpc.ServicerContext) -> pb.FlowRunsReply:

@@ -10,6 +10,7 @@ from odf_coordinator.resources.flow_checks import flow_spec
 from odf_coordinator.resources.flows.flow_controller import FlowLoop
 from odf_coordinator.resources.flows.flow_planner import FlowPlanner
 from odf_coordinator.resources.flows.task_records import runs_of, tasks_of
+from odf_coordinator.resources.requests import Repeated, RequestKey
 from odf_coordinator.resources.store import StoredResource
 from odf_coordinator.resources.use_cases import ResourceRef, Resources
 
@@ -32,10 +33,30 @@ class FlowRuns:
     planner: FlowPlanner
     loop: FlowLoop
 
-    def run_now(self, subject: Subject, wanted: ResourceRef, target: str) -> list[Json]:
-        """Start runs for one target or all; return the runs, or those that they follow. Raises `NoSuchTarget`."""
+    def run_now(
+        self, subject: Subject, wanted: ResourceRef, target: str, key: RequestKey | None = None
+    ) -> list[Json]:
+        """Start runs for one target or all; return the runs, or those that they follow.
+
+        Raises `NoSuchTarget`; `KeyReused` for a key that was sent with another request.
+        """
         flow = self.resources.get(subject, wanted)
         self.resources.require_writable(subject, flow)
+        store, now_ms = self.resources.store, self.resources.clock.now().ms
+        try:
+            if key is not None:
+                with store.read() as snapshot:
+                    key.require_new(snapshot, flow.id, now_ms)
+        except Repeated as repeated:
+            answer: list[Json] = repeated.answer
+            return answer
+        started = self._start(subject, flow, target)
+        if key is not None:
+            with store.transaction() as transaction:
+                key.keep(transaction, flow.id, started, now_ms)
+        return started
+
+    def _start(self, subject: Subject, flow: StoredResource, target: str) -> list[Json]:
         target_id = self._target(subject, flow, target)
         started = self.planner.run_now(flow.id, target_id)
         self.loop.request(flow.id)

@@ -215,6 +215,17 @@ def tasks_of(
     return sorted((one for one in found if run in (None, one.run)), key=lambda one: (one.run, one.index))
 
 
+def finished_tasks(snapshot: Snapshot, flow: StoredResource) -> list[StoredResource]:
+    """Return the finished tasks of a flow; none for a resource of another type."""
+    return [task.resource for task in tasks_of(snapshot, flow.id) if task.is_finished]
+
+
+def is_owned(task: TaskRun, flow: ResourceId) -> bool:
+    """Return whether a task goes with its flow."""
+    owners = task.resource.document["headers"].get("ownerReferences", ())
+    return any(one["id"] == flow for one in owners)
+
+
 def runs_of(tasks: Iterable[TaskRun]) -> list[Json]:
     """Return runs as objects of answers, newest first."""
     by_run: dict[int, list[TaskRun]] = {}
