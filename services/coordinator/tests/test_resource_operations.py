@@ -300,6 +300,29 @@ def test_a_stranger_is_not_told_names_that_it_may_not_see(resources: Resources) 
     assert "did you mean" not in refusal_of(lambda: resources.get(stranger, wanted))
 
 
+@pytest.mark.parametrize(
+    ("target", "triggers", "path"),
+    [
+        ("{type: Dataset, account: '%'}", "", "spec.target"),
+        ("'Dataset:%/x'", "", "spec.target"),
+        ("'Dataset:x'", "{kind: Dataset, dataset: '%/x'}", "spec.triggers[0].dataset"),
+    ],
+)
+def test_only_administrators_select_resources_of_all_accounts(
+    resources: Resources, target: str, triggers: str, path: str
+) -> None:
+    bob = Subject(did="did:odf:fed01" + "0" * 64, name="Bob", is_admin=False)
+    manifest = (
+        f"{{$schema: Flow, headers: {{name: f}}, spec: {{target: {target}, triggers: [{triggers}], "
+        "tasks: [{kind: Ext, $schema: https://node.odf.example/schemas/flow/v1alpha1/Verify}]}}"
+    )
+    batch = Batch(written=written_resources(manifest.encode()))
+    with pytest.raises(InvalidManifests) as refused:
+        resources.apply(bob, batch)
+    assert [(one.path, one.code) for one in refused.value.problems] == [(path, "Forbidden")]
+    assert resources.apply(NODE, batch)
+
+
 def a_source(url: str, config: str) -> str:
     ingress = f"{{kind: Url, url: '{url}'}}"
     return f"{{$schema: Source, headers: {{name: x}}, spec: {{config: {config}, ingress: {ingress}, read: {{kind: Csv}}}}}}"

@@ -7,7 +7,7 @@ an answer has all errors of a step. Nothing is written here.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from odf_common.resources.registry import (
 )
 from odf_common.resources.resource_manifests import InvalidManifests, Problem, ResourceManifest
 from odf_common.resources.scalar_formats import Did, ResourceId
+from odf_common.resources.selectors import ALL_ACCOUNTS
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.account_checks import check_account
 from odf_coordinator.resources.changes import Outcome, outcome_of
@@ -41,7 +42,7 @@ from odf_coordinator.resources.lookups import (
 )
 from odf_coordinator.resources.ordering import in_order
 from odf_coordinator.resources.relations import check_relations
-from odf_coordinator.resources.resolution import Resolver
+from odf_coordinator.resources.resolution import Resolver, selectors_of_all_accounts
 from odf_coordinator.resources.store import (
     Snapshot,
     StoredResource,
@@ -357,6 +358,11 @@ class _Batch:
         if kind is RELATIONS and not problems:
             refused = check_relations(draft.spec, draft.owner)
             self._problems += [problem_of(draft.manifest, error) for error in refused]
+        if not self._caller.is_admin:
+            self._problems += [
+                replace(problem_of(draft.manifest, _of_all_accounts(path)), code=Forbidden.__name__)
+                for path in selectors_of_all_accounts(kind, draft.spec)
+            ]
 
     def _prepare(self, draft: ManifestDraft) -> None:
         prepared = self._tools.prepare(
@@ -379,6 +385,11 @@ class _Batch:
     def _outcome(self, draft: ManifestDraft) -> Outcome:
         assert draft.prepared is not None
         return outcome_of(draft, draft.prepared, self._types, self._tools.now_ms, self._caller.account.id)
+
+
+def _of_all_accounts(path: str) -> InvalidInput:
+    text = f"only administrators of the node select resources of all accounts ({ALL_ACCOUNTS})"
+    return InvalidInput(text=text, where=path, hint="leave the account out to select your own")
 
 
 class _Targets:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from odf_common.codec.model_schema import Spelled
 from odf_common.codec.plain_values import map_spelled
@@ -18,6 +18,9 @@ from odf_common.resources.references import (
 )
 from odf_common.resources.registry import ACCOUNT, ResourceType, Types
 from odf_common.resources.scalar_formats import ResourceId
+from odf_common.resources.selectors import ALL_ACCOUNTS, Selector
+
+SELECTORS: Final = ("ResourceSelector", "DatasetSelector")
 
 
 class UnknownId(InvalidInput):
@@ -181,6 +184,21 @@ class Resolver:
 
 def _unknown_id(kind: ResourceType, id: ResourceId) -> UnknownId:
     return UnknownId(text=f"no {kind.short_name} has the id {id}")
+
+
+def selectors_of_all_accounts(kind: ResourceType, spec: Any) -> list[str]:
+    """Return the paths of selectors over all accounts."""
+    found = list[str]()
+
+    def note(shape: Spelled, plain: Any, where: str) -> Any:
+        read = shape.read(plain) if shape.name in SELECTORS else None
+        if isinstance(read, Selector) and read.account == ALL_ACCOUNTS:
+            found.append(where)
+        return plain
+
+    if kind.spec is not None:
+        map_spelled(kind.spec, spec, note, "spec")
+    return found
 
 
 def dataset_inputs(kind: ResourceType, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
