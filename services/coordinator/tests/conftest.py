@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from odf_cli import main as cli
 from odf_common.adapters.grpc.server import serve
 from odf_coordinator.api.grpc_servicer import register
+from odf_coordinator.resources.sql_store import SqlResourceStore
 
 Odf = Callable[..., int]
 
@@ -97,3 +98,16 @@ def odf(
     with capture_logs():
         yield lambda *arguments: cli.main(arguments)
     server.stop(0)
+
+
+@pytest.fixture(params=["memory", "file", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqlResourceStore]:
+    match request.param:
+        case "memory":
+            opened = SqlResourceStore.open(None)
+        case "file":
+            opened = SqlResourceStore.open(tmp_path)
+        case _:
+            opened = SqlResourceStore.open(tmp_path, request.getfixturevalue("postgres_url"))
+    yield opened
+    opened.close()

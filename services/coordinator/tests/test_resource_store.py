@@ -1,10 +1,6 @@
 """What callers of the store of resources rely on, over SQLite in memory, SQLite in a file, and a PostgreSQL server."""
 
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from odf_testing.resources import (
@@ -12,12 +8,12 @@ from odf_testing.resources import (
     ALICE,
     BOB,
     SECRETS,
-    SOURCE,
     VARIABLES,
     a_change,
     a_resource,
     an_event,
     an_id,
+    names,
     save,
 )
 
@@ -27,8 +23,6 @@ from odf_coordinator.resources.store import (
     START,
     Change,
     EventKind,
-    FencingToken,
-    LeaseLost,
     NameConflict,
     Position,
     PositionUnknown,
@@ -36,28 +30,7 @@ from odf_coordinator.resources.store import (
     RegisteredType,
     ResourceReference,
     RevisionMoved,
-    StoredResource,
 )
-
-TTL_MS = 30_000
-
-
-@pytest.fixture(params=["memory", "file", "postgresql"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqlResourceStore]:
-    match request.param:
-        case "memory":
-            opened = SqlResourceStore.open(None)
-        case "file":
-            opened = SqlResourceStore.open(tmp_path)
-        case _:
-            opened = SqlResourceStore.open(tmp_path, request.getfixturevalue("postgres_url"))
-    yield opened
-    opened.close()
-
-
-def names(store: SqlResourceStore, **query: Any) -> list[str]:
-    with store.read() as snapshot:
-        return [resource.name for resource in snapshot.find(Query(**query)).resources]
 
 
 def test_a_saved_resource_is_read_as_it_was_saved(store: SqlResourceStore) -> None:
@@ -192,7 +165,7 @@ def test_a_name_is_taken_until_the_resource_is_removed(store: SqlResourceStore) 
         assert snapshot.tombstone(first.id) is None
         assert snapshot.counts() == {}
     with store.transaction() as transaction:
-        transaction.lease(first.id, "sync", ttl_ms=TTL_MS, now_ms=0)
+        transaction.lease(first.id, "sync", ttl_ms=1000, now_ms=0)
         (gone,) = transaction.save([a_change(deleted, EventKind.DELETED)])
         transaction.remove(gone, 3_000)
         transaction.save([a_change(a_resource("a"))])
@@ -219,7 +192,7 @@ def test_the_id_of_a_removed_resource_is_never_used_again(store: SqlResourceStor
         with pytest.raises(RevisionMoved):
             transaction.remove(first, 3_000)
         with pytest.raises(NotFound):
-            transaction.lease(first.id, "sync", ttl_ms=TTL_MS, now_ms=0)
+            transaction.lease(first.id, "sync", ttl_ms=1000, now_ms=0)
 
 
 def test_a_resource_that_changed_is_not_removed(store: SqlResourceStore) -> None:
@@ -288,203 +261,6 @@ def test_erased_payloads_are_gone_and_other_ones_stay(store: SqlResourceStore) -
         assert [event.payload for event in snapshot.events_of(second.id)] == [{"spec": "ciphertext"}]
 
 
-def test_pages_have_one_order_and_no_gaps(store: SqlResourceStore) -> None:
-    given = ["b", "A-1", "a.1", "a1", "a-2", "Z", "a"]
-    save(
-        store,
-        *map(a_resource, given),
-        *(a_resource("b", type=SECRETS, id=an_id(str(n)), account=an_id(f"of {n}")) for n in range(5)),
-    )
-    with store.read() as snapshot:
-        pages, query = [], Query(limit=5)
-        while True:
-            page = snapshot.find(query)
-            pages.append([resource.name for resource in page.resources])
-            if page.next is None:
-                break
-            query = replace(query, after=page.next)
-        assert pages == [["a", "A-1", "a-2", "a.1", "a1"], ["b"] * 5, ["b", "Z"]]
-        ids = [resource.id for resource in snapshot.find(Query(name="b")).resources]
-        assert ids == sorted(ids)
-        assert len(ids) == 6
-
-
-def test_no_page_is_longer_than_the_limit(store: SqlResourceStore) -> None:
-    save(store, *(a_resource(f"n{n}") for n in range(1_001)))
-    with store.read() as snapshot:
-        page = snapshot.find(Query(limit=5_000))
-        assert len(page.resources) == 1_000
-        assert len(snapshot.find(Query(after=page.next)).resources) == 1
-
-
-@pytest.mark.parametrize(
-    ("pattern", "found"),
-    [
-        ("%", ["org.a", "org.a.b", "Org.b", "x"]),
-        ("ORG.%", ["org.a", "org.a.b", "Org.b"]),
-        ("%.B", ["org.a.b", "Org.b"]),
-        ("o%b", ["org.a.b", "Org.b"]),
-        ("org.a", ["org.a"]),
-        ("org.a.%", ["org.a.b"]),
-        ("org_a", []),
-        ("%_%", []),
-        ("or%\\%", []),
-        ("", []),
-    ],
-)
-def test_names_are_found_by_patterns(store: SqlResourceStore, pattern: str, found: list[str]) -> None:
-    save(store, *map(a_resource, ("org.a", "org.a.b", "Org.b", "x")))
-    assert names(store, name=pattern) == found
-
-
-def test_resources_are_found_by_type_account_and_phase(store: SqlResourceStore) -> None:
-    save(
-        store,
-        a_resource("a"),
-        a_resource("b", account=BOB, phase="Ready"),
-        a_resource("c", type=SECRETS),
-        a_resource("d", type=SOURCE, account=BOB),
-    )
-    assert names(store, types=[VARIABLES]) == ["a", "b"]
-    assert names(store, types=[SECRETS, SOURCE]) == ["c", "d"]
-    assert names(store, accounts=[BOB]) == ["b", "d"]
-    assert names(store, accounts=[ALICE, BOB], types=[SOURCE]) == ["d"]
-    assert names(store, phase="Ready") == ["b"]
-    with store.read() as snapshot:
-        assert snapshot.counts() == {
-            (VARIABLES, "Pending"): 1,
-            (VARIABLES, "Ready"): 1,
-            (SECRETS, "Pending"): 1,
-            (SOURCE, "Pending"): 1,
-        }
-
-
-@pytest.mark.parametrize(
-    ("value", "equal", "others"),
-    [
-        (1, [1, 1.0], ["1", True, 2, [1]]),
-        ("1", ["1"], [1, "01"]),
-        (True, [True], [1, "true", False]),
-        (None, [None], [False, "", "null"]),
-        (0.5, [0.5], [0, "0.5"]),
-        (
-            {"a": [1, "x"], "b": None},
-            [{"b": None, "a": [1.0, "x"]}],
-            [{"a": [1, "x"]}, {"a": ["x", 1], "b": None}],
-        ),
-        ("x" * 4096, ["x" * 4096], ["x" * 4095]),
-    ],
-)
-def test_labels_are_equal_as_json_is(
-    store: SqlResourceStore, value: object, equal: list[object], others: list[object]
-) -> None:
-    save(store, a_resource("a", labels={"k": value, "l": "y"}), a_resource("b", labels={"l": "y"}))
-    assert [names(store, labels={"k": other}) for other in equal] == [["a"] for _ in equal]
-    assert [names(store, labels={"k": other}) for other in others] == [[] for _ in others]
-
-
-def test_labels_are_found_by_all_their_conditions_and_follow_changes(store: SqlResourceStore) -> None:
-    long = "https://example.org/" + "k" * 5_000
-    first, _ = save(store, a_resource("a", labels={"k": 1, long: "x"}), a_resource("b", labels={"k": 2}))
-    assert names(store, label_keys=["k"]) == ["a", "b"]
-    assert names(store, label_keys=["k", long]) == ["a"]
-    assert names(store, labels={"k": 1, long: "x"}) == ["a"]
-    assert names(store, labels={"k": 1, long: "y"}) == []
-    (first,) = save(store, a_change(first, labels={"k": 2}))
-    assert names(store, labels={"k": 2}) == ["a", "b"]
-    assert names(store, label_keys=[long]) == []
-    save(store, a_change(first, labels={}))
-    assert names(store, label_keys=["k"]) == ["b"]
-
-
-def test_references_are_followed_backwards(store: SqlResourceStore) -> None:
-    (secret,) = save(store, a_resource("keys", type=SECRETS))
-    to_secret = ResourceReference(
-        path="spec.config.b", type=SECRETS, id=secret.id, account=ALICE, name="keys"
-    )
-    by_name = ResourceReference(path="spec.config.a", type=SECRETS, account=ALICE, name="Later")
-    by_did = ResourceReference(path="spec.inputs[0]", type=SOURCE, did="did:odf:x")
-    to_account = ResourceReference(path="headers.account", type=ACCOUNT, name="Carol")
-    (source,) = save(
-        store,
-        a_change(a_resource("s", type=SOURCE), references=[to_secret, by_name, by_did, to_account]),
-    )
-    with store.read() as snapshot:
-        assert snapshot.references_from(source.id) == (to_account, by_name, to_secret, by_did)
-        assert snapshot.referring_to(secret.id) == (source,)
-        assert snapshot.unresolved_to(SECRETS, ALICE, "keys") == ()  # it is resolved
-        assert snapshot.unresolved_to(SECRETS, ALICE, "later") == (source,)
-        assert snapshot.unresolved_to(SECRETS, BOB, "later") == ()
-        assert snapshot.unresolved_to(VARIABLES, ALICE, "later") == ()
-        assert snapshot.unresolved_to(SOURCE, ALICE, "any", "did:odf:x") == (source,)
-        assert snapshot.unresolved_to(SOURCE, ALICE, "any", "did:odf:y") == ()
-        assert snapshot.unresolved_to(SOURCE, ALICE, "any") == ()
-        assert snapshot.unresolved_to(ACCOUNT, None, "carol") == (source,)
-    (source,) = save(store, a_change(source, phase="Ready"))  # references stay
-    with store.read() as snapshot:
-        assert snapshot.referring_to(secret.id) == (source,)
-    save(store, a_change(source, references=[replace(by_name, id=secret.id)]))
-    with store.read() as snapshot:
-        assert snapshot.unresolved_to(SECRETS, ALICE, "later") == ()
-        assert len(snapshot.references_from(source.id)) == 1
-
-
-def lease(store: SqlResourceStore, resource: StoredResource, *, now_ms: int) -> FencingToken | None:
-    with store.transaction() as transaction:
-        return transaction.lease(resource.id, "sync", ttl_ms=TTL_MS, now_ms=now_ms)
-
-
-def test_a_lease_is_exclusive_until_it_expires_or_is_released(store: SqlResourceStore) -> None:
-    (resource,) = save(store, a_resource("a"))
-    first = lease(store, resource, now_ms=0)
-    assert first == 1
-    assert lease(store, resource, now_ms=TTL_MS - 1) is None
-    with store.transaction() as transaction:
-        transaction.extend(resource.id, first, ttl_ms=TTL_MS, now_ms=10)
-    assert lease(store, resource, now_ms=TTL_MS) is None
-    second = lease(store, resource, now_ms=TTL_MS + 10)
-    assert second == 2
-    with store.transaction() as transaction:
-        transaction.release(resource.id, first)  # of the earlier lease: nothing happens
-    assert lease(store, resource, now_ms=TTL_MS + 11) is None
-    with store.transaction() as transaction:
-        transaction.release(resource.id, second)
-    assert lease(store, resource, now_ms=TTL_MS + 12) == 3
-
-
-def test_a_holder_that_was_started_again_releases_its_leases_alone(store: SqlResourceStore) -> None:
-    mine, other = save(store, a_resource("a"), a_resource("b"))
-    former = lease(store, mine, now_ms=0)
-    assert former is not None
-    with store.transaction() as transaction:
-        transaction.lease(other.id, "ingest", ttl_ms=TTL_MS, now_ms=0)
-        transaction.release_all("sync")
-    assert lease(store, mine, now_ms=1) == 2
-    assert lease(store, other, now_ms=1) is None
-    with pytest.raises(LeaseLost), store.transaction() as transaction:
-        transaction.extend(mine.id, former, ttl_ms=TTL_MS, now_ms=2)
-
-
-def test_a_change_under_a_lost_lease_is_refused(store: SqlResourceStore) -> None:
-    resource, other = save(store, a_resource("a"), a_resource("b"))
-    first = lease(store, resource, now_ms=0)
-    assert first is not None
-    (resource,) = save(store, a_change(resource, phase="Reconciling", token=first))
-    second = lease(store, resource, now_ms=TTL_MS)
-    with pytest.raises(LeaseLost):
-        save(store, a_change(other), a_change(resource, phase="Ready", token=first))
-    with pytest.raises(LeaseLost), store.transaction() as transaction:
-        transaction.extend(resource.id, first, ttl_ms=TTL_MS, now_ms=TTL_MS)
-    with store.transaction() as transaction:
-        (resource,) = transaction.save([a_change(resource, phase="Ready", token=second)])
-        transaction.release(resource.id, FencingToken(2))
-    with pytest.raises(LeaseLost):
-        save(store, a_change(resource, token=second))
-    with pytest.raises(LeaseLost):
-        save(store, a_change(other, token=FencingToken(1)))
-    save(store, a_change(resource))  # apply needs no lease
-
-
 def test_types_are_registered_and_replaced(store: SqlResourceStore) -> None:
     old = RegisteredType(
         schema="https://x.org/a/v1/T", short_name="T", schemas={"s": {"type": "object"}}, added_ms=1
@@ -496,54 +272,6 @@ def test_types_are_registered_and_replaced(store: SqlResourceStore) -> None:
             transaction.save_type(registered)
     with store.read() as snapshot:
         assert snapshot.types() == (new, other)
-
-
-def test_a_read_sees_one_state_while_others_write(
-    store: SqlResourceStore, request: pytest.FixtureRequest
-) -> None:
-    (first,) = save(store, a_resource("a"))
-    written = threading.Event()
-
-    def write() -> None:
-        save(store, a_resource("b"), a_change(first, phase="Ready"))
-        written.set()
-
-    with store.read() as snapshot:
-        assert snapshot.position() == 1
-        writer = threading.Thread(target=write)
-        writer.start()
-        # Only in memory does a writer wait for readers.
-        assert written.wait(0.1 if "memory" in request.node.name else 10) is (
-            "memory" not in request.node.name
-        )
-        assert snapshot.by_id(first.id) == first
-        assert snapshot.position() == 1
-        assert snapshot.counts() == {(VARIABLES, "Pending"): 1}
-    writer.join()
-    assert names(store) == ["a", "b"]
-
-
-def test_transactions_of_many_threads_take_turns(store: SqlResourceStore) -> None:
-    (resource,) = save(store, a_resource("counter", spec={"n": 0}))
-
-    def increase() -> None:
-        for _ in range(10):
-            with store.transaction() as transaction:
-                state = transaction.by_id(resource.id)
-                assert state is not None
-                document = {**state.document, "spec": {"n": state.document["spec"]["n"] + 1}}
-                transaction.save([a_change(state, document=document)])
-
-    threads = [threading.Thread(target=increase) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    with store.read() as snapshot:
-        state = snapshot.by_id(resource.id)
-        assert state is not None
-        assert state.document["spec"] == {"n": 80}
-        assert [event.position for event in snapshot.events_after(START)] == list(range(1, 82))
 
 
 def test_notes_of_controllers_are_kept_by_scope_and_key(store: SqlResourceStore) -> None:

@@ -11,6 +11,7 @@ from odf_coordinator.resources.store import (
     EventKind,
     FencingToken,
     NewEvent,
+    Query,
     ResourceReference,
     ResourceStore,
     StoredResource,
@@ -75,3 +76,9 @@ def save(store: ResourceStore, *changes: Change | StoredResource) -> list[Stored
     given = [change if isinstance(change, Change) else a_change(change) for change in changes]
     with store.transaction() as transaction:
         return list(transaction.save(given))
+
+
+def names(store: ResourceStore, **query: Any) -> list[str]:
+    """Return the names of the first resources that a query finds."""
+    with store.read() as snapshot:
+        return [resource.name for resource in snapshot.find(Query(**query)).resources]
