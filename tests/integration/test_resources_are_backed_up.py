@@ -40,7 +40,7 @@ def outcomes(node: EmbeddedNode, manifests: bytes) -> set[str]:
 
 
 def test_resources_survive_a_rotation_and_are_restored_with_their_secrets(
-    guest: EmbeddedNode, tmp_path: Path
+    node: EmbeddedNode, guest: EmbeddedNode, tmp_path: Path
 ) -> None:
     guest.run("apply -f - --wait", stdin=MANIFESTS)
     exported = guest.attempt("get SecretSet keys --view input --output yaml").stdout
@@ -62,6 +62,7 @@ def test_resources_survive_a_rotation_and_are_restored_with_their_secrets(
     restore = shlex.join(["system", "restore", str(file)])
     assert "odf down" in guest.fails(f"{restore} --yes")
     guest.down()
+    assert_absent(SECRET, guest.home, node.home)  # with the logs, and the files of Kafka
     assert "--yes" in guest.fails(restore, code=2)
     guest.run(f"{restore} --yes")
     guest.up("coordinator")

@@ -19,7 +19,7 @@ from odf_coordinator.resources.changes import Outcome
 from odf_coordinator.resources.documents import input_view
 from odf_coordinator.resources.pre_apply import PreApply
 from odf_coordinator.resources.sql_store import SqlResourceStore
-from odf_coordinator.resources.store import EventKind, FencingToken, StoredResource
+from odf_coordinator.resources.store import EventKind, FencingToken, NameConflict, StoredResource
 from odf_coordinator.resources.use_cases import Batch, ResourceRef, Resources
 
 NODE = Subject()
@@ -104,6 +104,17 @@ def test_two_resources_swap_their_names_in_one_batch(resources: Resources) -> No
     )
     assert [outcome.outcome for outcome in swapped] == ["renamed", "renamed"]
     assert get(resources, "VariableSet", "two").id == one.resource.id
+
+
+def test_a_name_that_another_resource_keeps_is_refused_by_its_words(resources: Resources) -> None:
+    one, _ = apply(resources, VARIABLES % ("one", "1"), VARIABLES % ("two", "2"))
+    with pytest.raises(InvalidManifests) as refused:
+        apply(resources, VARIABLES % (f"TWO, id: {one.resource.id}", "1"))
+    (problem,) = refused.value.problems
+    said = "VariableSet two exists already in the account odf"
+    assert (problem.code, problem.message) == ("NameConflict", said)
+    with pytest.raises(NameConflict, match=said):
+        resources.rename(NODE, ResourceRef(type="VariableSet", ref="one"), "two")
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from odf_coordinator.resources.lookups import (
     find_account,
     handle_of,
     is_account,
+    name_conflict,
 )
 from odf_coordinator.resources.ordering import in_order
 from odf_coordinator.resources.relations import check_relations
@@ -183,6 +184,7 @@ class _Batch:
         self._renamed = frozenset(self._renamed_datasets(others))
         self._match_all(others)
         self._require_distinct()
+        self._require_free_names()
         self._end_step()
         by_position = {id(manifest): n for n, manifest in enumerate(manifests)}
         self._drafts.sort(key=lambda draft: by_position[id(draft.manifest)])
@@ -334,6 +336,15 @@ class _Batch:
                     )
                     self._problems.append(problem_of(draft.manifest, error))
                     break
+
+    def _require_free_names(self) -> None:
+        """Note a problem for each name of a resource that keeps it after the batch."""
+        drafted = {draft.id for draft in self._drafts}
+        for draft in self._drafts:
+            manifest = draft.manifest
+            conflict = name_conflict(self._state, manifest.type, draft.owner, manifest.name, drafted)
+            if conflict is not None:
+                self._problems.append(problem_of(manifest, conflict))
 
     def _resolve(self, draft: ManifestDraft, targets: "_Targets") -> None:
         problems: list[InvalidInput] = []

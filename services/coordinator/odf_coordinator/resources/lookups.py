@@ -1,16 +1,17 @@
 """Accounts, datasets and handles of one state of the store."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final, Protocol
 
 from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import Name
 from odf_common.resources import node_accounts
 from odf_common.resources.references import AccountHandle, AccountRef, Handle
-from odf_common.resources.registry import ACCOUNT, DATASET
+from odf_common.resources.registry import ACCOUNT, DATASET, ResourceType
 from odf_common.resources.scalar_formats import Did, ResourceId, TypeUri, is_uuid
 from odf_coordinator.resources.documents import type_id
 from odf_coordinator.resources.store import (
+    NameConflict,
     ResourceReference,
     Snapshot,
     StoredResource,
@@ -132,6 +133,18 @@ class RememberedReads:
         if (type, did) not in self._by_did:
             self._by_did[type, did] = self._state.by_did(type, did)
         return self._by_did[type, did]
+
+
+def name_conflict(
+    state: Lookups, kind: ResourceType, owner: AccountHandle, name: Name, ids: Container[str]
+) -> NameConflict | None:
+    """Return the error for a name that a resource other than these has."""
+    is_account = kind is ACCOUNT
+    other = state.by_name(type_id(kind.uri), None if is_account else owner.id, name.text)
+    if other is None or other.id in ids:
+        return None
+    account = None if is_account else owner.name.text
+    return NameConflict(type=kind.short_name, account=account, name=other.name)
 
 
 def handle_of(resource: StoredResource) -> Handle:

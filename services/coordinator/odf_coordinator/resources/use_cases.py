@@ -51,6 +51,7 @@ from odf_coordinator.resources.lookups import (
     find_account,
     find_tombstone,
     is_account,
+    name_conflict,
     require_free_alias,
 )
 from odf_coordinator.resources.pre_apply import PreApply
@@ -322,6 +323,10 @@ class Resources:
                 return found
             if found.schema == str(ACCOUNT.uri):
                 require_same_name(found, new_name)
+            kind = self._types_in(transaction).of_schema(found.schema)
+            conflict = name_conflict(transaction, kind, account_of(found), new_name, (found.id,))
+            if conflict is not None:
+                raise conflict
             if found.schema == str(DATASET.uri):
                 alias = dataset_alias(account_of(found).name, new_name.text)
                 require_free_alias(self.datasets, alias, found.did)
