@@ -72,14 +72,13 @@ class User:
 
     def ask(self, method: str, path: str, text: str = "", **headers: str) -> tuple[int, dict[str, str], Any]:
         sent = {"Content-Type": "application/yaml", **headers}
-        request = Request(self.node.node.http + path, text.encode() or None, sent, method=method)
+        request = Request(f"{self.node.node.http}{path}", text.encode() or None, sent, method=method)
         try:
-            answer = urlopen(request, timeout=PATIENCE)
+            with urlopen(request, timeout=PATIENCE) as answer:
+                return answer.status, dict(answer.headers), json.loads(answer.read() or b"null")
         except HTTPError as error:
-            answer = error
-        with answer:
-            body = answer.read()
-            return answer.status, dict(answer.headers), json.loads(body) if body else None
+            with error:
+                return error.code, dict(error.headers), json.loads(error.read() or b"null")
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self.node.run(f"get {kind} {name} -o json")
@@ -225,5 +224,5 @@ def test_requests_without_manifests_or_with_a_mistake_say_what_to_do(user: User)
     first = user.ask("POST", APPLY, a_set("nearby", "2"), **key)
     assert user.ask("POST", APPLY, a_set("nearby", "2"), **key)[::2] == first[::2]
     status, _, problem = user.ask("POST", APPLY, a_set("nearby", "3"), **key)
-    assert (status, problem["code"]) == (422, "KeyReused")
+    assert (status, problem["code"]) == (422, "RequestKeyReused")
     assert user.ask("DELETE", f"{SETS}/nearby?cascade=all")[0] == 400

@@ -346,6 +346,7 @@ def test_a_deleted_flow_ends_its_runs_and_leaves_no_tasks(bench: FlowBench) -> N
 
 def test_finished_tasks_of_a_deleted_flow_stay_if_they_are_orphaned(bench: FlowBench) -> None:
     bench.apply(dataset("a"), flow(triggers=EACH_MINUTE))
+    bench.work()
     bench.clock.pass_seconds(60)
     bench.work()
     bench.run_now()

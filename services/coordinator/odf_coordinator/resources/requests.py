@@ -4,6 +4,7 @@ The same request with the same `Idempotency-Key` gets the former answer for a da
 batch is kept by the transaction that applies it, so a repetition after a lost answer or a kill is safe.
 """
 
+import json
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, Self
@@ -57,11 +58,11 @@ class RequestKey:
             return
         if kept["digest"] != self.digest:
             raise KeyReused(key=self.key)
-        raise Repeated(kept["answer"])
+        raise Repeated(json.loads(kept["answer"]))
 
     def keep(self, transaction: Transaction, account: ResourceId, answer: Any, now_ms: int) -> None:
         """Keep the answer for repetitions."""
-        note = {"digest": self.digest, "answer": answer, "time": now_ms}
+        note = {"digest": self.digest, "answer": json.dumps(answer), "time": now_ms}
         transaction.save_notes(SCOPE, {self._place(account): note})
 
     def _place(self, account: ResourceId) -> str:
