@@ -1,7 +1,7 @@
 """The state of chains in the status of resources, and resources that wait for datasets (RFC-018)."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import structlog
@@ -93,7 +93,9 @@ class DatasetStatus:
                 self.end_wait(resource)
                 self._attempts.request(resource)
 
-    def _write(self, moved: Iterable[DatasetId]) -> None:
+    def _write(self, moved: Collection[DatasetId]) -> None:
+        if not moved:
+            return
         conditions = {}
         for dataset, resource in self._resources_of(moved).items():
             handle = self._datasets.by_id(dataset)
