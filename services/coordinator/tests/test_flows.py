@@ -21,7 +21,7 @@ from odf_coordinator.resources.flows.flow_use_cases import NoSuchTarget
 from odf_coordinator.resources.flows.instances import SourceRecords
 from odf_coordinator.resources.flows.source_counts import SourceCounter
 from odf_coordinator.resources.flows.task_port import TaskRequest
-from odf_coordinator.resources.requests import KeyReused, RequestKey
+from odf_coordinator.resources.requests import RequestKey, RequestKeyReused
 from odf_coordinator.resources.store import Query
 from odf_coordinator.resources.use_cases import ResourceRef
 
@@ -364,7 +364,7 @@ def test_a_repeated_request_to_run_a_flow_starts_no_other_run(bench: FlowBench) 
     bench.work()
     assert bench.runs.run_now(NODE, wanted, "", key) == started
     assert bench.states() == ["Succeeded"]
-    with pytest.raises(KeyReused):
+    with pytest.raises(RequestKeyReused):
         bench.runs.run_now(NODE, wanted, "a", RequestKey.read("k", b"a"))
 
 

@@ -8,7 +8,7 @@ from odf_testing.resource_server import resources_in_memory
 from odf_common.errors import InvalidInput
 from odf_common.proto.odf.node.v1 import resources_pb2 as pb
 from odf_common.resources.resource_manifests import EmptyBatch
-from odf_coordinator.resources.requests import KEPT_MS, KeyReused, forget_old_keys
+from odf_coordinator.resources.requests import KEPT_MS, RequestKeyReused, forget_old_keys
 from odf_coordinator.resources.resource_servicer import ResourceServicer
 
 SET = b"{$schema: VariableSet, headers: {name: env}, spec: {variables: {a: '%d'}}}"
@@ -41,9 +41,9 @@ def test_a_repeated_request_has_the_former_answer(servicer: ResourceServicer) ->
 
 def test_the_key_of_another_request_is_refused(servicer: ResourceServicer) -> None:
     apply(servicer, SET % 1, "k")
-    with pytest.raises(KeyReused):
+    with pytest.raises(RequestKeyReused):
         apply(servicer, SET % 2, "k")
-    with pytest.raises(KeyReused):
+    with pytest.raises(RequestKeyReused):
         apply(servicer, SET % 1, "k", rebind=True)
 
 

@@ -225,9 +225,7 @@ def rename(resource: StoredResource, name: Name, now_ms: int, subject: str) -> C
     return Change(resource=changed, events=[event])
 
 
-def request_deletion(
-    found: StoredResource, now_ms: int, subject: str, *, is_forced: bool = False
-) -> Change:
+def request_deletion(found: StoredResource, now_ms: int, subject: str, *, is_forced: bool = False) -> Change:
     """Return the change by which a deletion is requested; a forced one unless its policy is to retain."""
     headers = {**found.document["headers"], "deletedAt": documents.timestamp(now_ms)}
     if is_forced and headers["annotations"].get(DELETION_POLICY) != RETAIN:

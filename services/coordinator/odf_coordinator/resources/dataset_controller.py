@@ -30,11 +30,11 @@ from odf_coordinator.definitions.diff import changed_events, kept_events
 from odf_coordinator.definitions.drafts import Draft, resolve
 from odf_coordinator.operations.rename_and_delete import DatasetNames
 from odf_coordinator.resources.attempts import IN_USE
+from odf_coordinator.resources.changes import DELETION_POLICY, FORCED, RETAIN
 from odf_coordinator.resources.dataset_checks import locate_in_spec, snapshot_of
 from odf_coordinator.resources.dataset_status import DatasetStatus, chain_condition
 from odf_coordinator.resources.documents import Json
 from odf_coordinator.resources.lookups import dataset_alias, input_alias
-from odf_coordinator.resources.changes import DELETION_POLICY, FORCED, RETAIN
 
 # Definitions that no event takes back; a schema may also be the engine's.
 _NOT_REMOVABLE: Final = (SetAttachments, SetInfo, SetLicense, SetVocab, SetPollingSource, AddPushSource)

@@ -11,10 +11,10 @@ from odf_common.resources.selectors import Selector
 from odf_coordinator.catalog.datasets import Datasets
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.callers import Subject
+from odf_coordinator.resources.changes import DELETION_POLICY, RETAIN
 from odf_coordinator.resources.documents import type_id
 from odf_coordinator.resources.lookups import account_of, dataset_alias
 from odf_coordinator.resources.store import Query, Snapshot, StoredResource
-from odf_coordinator.resources.changes import DELETION_POLICY, RETAIN
 from odf_coordinator.resources.use_cases import ResourceRef, Resources
 
 _NODE: Final = Subject()

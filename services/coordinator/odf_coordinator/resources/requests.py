@@ -18,7 +18,7 @@ KEPT_MS: Final = 24 * 3_600_000
 MAX_CHARACTERS: Final = 200
 
 
-class KeyReused(Conflict):
+class RequestKeyReused(Conflict):
     """The key belongs to another request of the account."""
 
     MESSAGE = "the key {key!r} was sent with another request before"
@@ -51,13 +51,13 @@ class RequestKey:
         return cls(key=key, digest=sha256(request).hexdigest())
 
     def require_new(self, snapshot: Snapshot, account: ResourceId, now_ms: int) -> None:
-        """Raise `Repeated` if an account has sent the request before, `KeyReused` if it was another one."""
+        """Raise `Repeated` if an account has sent the request before, `RequestKeyReused` if it was another one."""
         place = self._place(account)
         kept = snapshot.notes(SCOPE, [place]).get(place)
         if kept is None or kept["time"] + KEPT_MS <= now_ms:
             return
         if kept["digest"] != self.digest:
-            raise KeyReused(key=self.key)
+            raise RequestKeyReused(key=self.key)
         raise Repeated(json.loads(kept["answer"]))
 
     def keep(self, transaction: Transaction, account: ResourceId, answer: Any, now_ms: int) -> None:

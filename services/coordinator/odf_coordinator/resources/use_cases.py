@@ -165,7 +165,7 @@ class Resources:
     def apply(self, subject: Subject, batch: Batch) -> tuple[Outcome, ...]:
         """Apply a batch as a whole; return the outcomes in the order of dependencies.
 
-        Raises `InvalidManifests`; for a key that was sent before, `Repeated` or `KeyReused`.
+        Raises `InvalidManifests`; for a key that was sent before, `Repeated` or `RequestKeyReused`.
         """
         types = self.types()
         manifests = manifests_of(batch.written, types)

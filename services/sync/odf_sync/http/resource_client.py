@@ -38,7 +38,7 @@ STATUSES: Final = {
     "NoSuchTarget": 409,
     "RevisionMoved": 409,
     "PositionUnknown": 410,
-    "KeyReused": 422,
+    "RequestKeyReused": 422,
     "PreconditionFailed": 412,
     "TooLarge": 413,
     "UnsupportedMediaType": 415,

@@ -38,7 +38,7 @@ class FlowRuns:
     ) -> list[Json]:
         """Start runs for one target or all; return the runs, or those that they follow.
 
-        Raises `NoSuchTarget`; `KeyReused` for a key that was sent with another request.
+        Raises `NoSuchTarget`; `RequestKeyReused` for a key that was sent with another request.
         """
         flow = self.resources.get(subject, wanted)
         self.resources.require_writable(subject, flow)
