@@ -22,6 +22,8 @@ SHOW: Final = frozenset(
         *(
             "config",
             "doctor",
+            "explain",
+            "get",
             "inspect",
             "list",
             "types",

@@ -8,7 +8,7 @@ from odf_testing.resource_server import resources_in_memory
 from odf_common.errors import InvalidInput
 from odf_common.proto.odf.node.v1 import resources_pb2 as pb
 from odf_common.resources.resource_manifests import EmptyBatch
-from odf_coordinator.resources.requests import KEPT_MS, RequestKeyReused, forget_old_keys
+from odf_coordinator.resources.requests import ANSWER_KEPT_MS, RequestKeyReused, forget_old_keys
 from odf_coordinator.resources.resource_servicer import ResourceServicer
 
 SET = b"{$schema: VariableSet, headers: {name: env}, spec: {variables: {a: '%d'}}}"
@@ -60,7 +60,7 @@ def test_an_answer_is_kept_for_a_day(servicer: ResourceServicer) -> None:
         forget_old_keys(transaction, resources.clock.now().ms)
     assert b'"created"' in apply(servicer, SET % 1, "k")
     with resources.store.transaction() as transaction:
-        forget_old_keys(transaction, resources.clock.now().ms + KEPT_MS)
+        forget_old_keys(transaction, resources.clock.now().ms + ANSWER_KEPT_MS)
     assert b'"unchanged"' in apply(servicer, SET % 1, "k")
 
 

@@ -34,7 +34,7 @@ class Converted:
 
     manifests: list[Json] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What the user has to do, and what is not in the result."""
+    """Steps that are left to the user, and resources that are left out."""
 
 
 def to_resources(snapshots: Iterable[DatasetSnapshot]) -> Converted:

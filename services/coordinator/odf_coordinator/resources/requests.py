@@ -13,8 +13,8 @@ from odf_common.errors import Conflict, InvalidInput
 from odf_common.resources.scalar_formats import ResourceId
 from odf_coordinator.resources.store import Snapshot, Transaction
 
-SCOPE: Final = "request keys"
-KEPT_MS: Final = 24 * 3_600_000
+REQUEST_KEYS: Final = "request keys"
+ANSWER_KEPT_MS: Final = 24 * 3_600_000
 MAX_CHARACTERS: Final = 200
 
 
@@ -31,7 +31,7 @@ class Repeated(Exception):
     """The request was carried out before."""
 
     def __init__(self, answer: Any) -> None:
-        """Have the answer of that time."""
+        """Keep the answer that was given."""
         self.answer = answer
 
 
@@ -52,9 +52,9 @@ class RequestKey:
 
     def require_new(self, snapshot: Snapshot, account: ResourceId, now_ms: int) -> None:
         """Raise `Repeated` if an account has sent the request before, `RequestKeyReused` if it was another one."""
-        place = self._place(account)
-        kept = snapshot.notes(SCOPE, [place]).get(place)
-        if kept is None or kept["time"] + KEPT_MS <= now_ms:
+        note_key = self._note_key(account)
+        kept = snapshot.notes(REQUEST_KEYS, [note_key]).get(note_key)
+        if kept is None or kept["time"] + ANSWER_KEPT_MS <= now_ms:
             return
         if kept["digest"] != self.digest:
             raise RequestKeyReused(key=self.key)
@@ -63,14 +63,14 @@ class RequestKey:
     def keep(self, transaction: Transaction, account: ResourceId, answer: Any, now_ms: int) -> None:
         """Keep the answer for repetitions."""
         note = {"digest": self.digest, "answer": json.dumps(answer), "time": now_ms}
-        transaction.save_notes(SCOPE, {self._place(account): note})
+        transaction.save_notes(REQUEST_KEYS, {self._note_key(account): note})
 
-    def _place(self, account: ResourceId) -> str:
+    def _note_key(self, account: ResourceId) -> str:
         return f"{account} {self.key}"
 
 
 def forget_old_keys(transaction: Transaction, now_ms: int) -> None:
     """Remove the answers that are kept no longer."""
-    kept = transaction.notes(SCOPE)
-    old = [place for place, note in kept.items() if note["time"] + KEPT_MS <= now_ms]
-    transaction.save_notes(SCOPE, dict.fromkeys(old))
+    kept = transaction.notes(REQUEST_KEYS)
+    old = [note_key for note_key, note in kept.items() if note["time"] + ANSWER_KEPT_MS <= now_ms]
+    transaction.save_notes(REQUEST_KEYS, dict.fromkeys(old))

@@ -21,6 +21,7 @@ from odf_common.resources.registry import FLOW, PROJECTION
 from odf_common.service.reconcile_loop import ReconcileLoop
 from odf_coordinator.catalog.datasets import KeyStore
 from odf_coordinator.catalog.declarations import Declarations
+from odf_coordinator.commit.committer import Committer
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.operations.read import RecordReader
 from odf_coordinator.operations.rename_and_delete import DatasetNames
@@ -111,8 +112,8 @@ def build_resources(
     keys_file: Path | None = None,
 ) -> NodeResources:
     """Wire resources over the store of a home, or of the database at a URL, and over the datasets of the node."""
-    creator, names = datasets.creator, datasets.names
-    store, clock = SqlResourceStore.open(home, url), creator.clock
+    creator, names, clock = datasets.creator, datasets.names, datasets.creator.clock
+    store = SqlResourceStore.open(home, url)
     watch = Watch(store)
     attempts = Attempts(store=store, clock=clock, changed=watch.notify)
     status = DatasetStatus(creator.datasets, store, attempts)
@@ -136,8 +137,7 @@ def build_resources(
     loop = ReconcileLoop(LocalStore(store, attempts, watch, resources.types), controllers)
     attempts.requested = loop.request
     _connect(names.claims.declarations, resources)
-    for listener in (status.on_committed, flows.loop.on_committed, projecting.on_committed):
-        creator.committer.listen(listener)
+    _follow_commits(creator.committer, status, flows.loop, projecting)
     rotation = _secret_rotation(store, home, keys_file)
     return NodeResources(
         resources=resources,
@@ -166,6 +166,13 @@ def _secret_rotation(store: ResourceStore, home: Path, keys_file: Path | None) -
         add=partial(rotate_secret_keys, home, keys_file),
         drop=partial(drop_former_keys, home, keys_file),
     )
+
+
+def _follow_commits(
+    committer: Committer, status: DatasetStatus, flows: FlowLoop, projections: ProjectionController
+) -> None:
+    for follower in (status, flows, projections):
+        committer.listen(follower.on_committed)
 
 
 def _connect(declarations: Declarations, resources: Resources) -> None:
