@@ -55,7 +55,7 @@ OTHERS: Final = {
     *("/query", "/verify", "/.well-known/odf-jwks.json", "/schemas/{context}/{version}/{name}"),
 }
 # Those of resources, which the coordinator has in a database.
-OF_RESOURCES: Final = ("/{context}/", "/graphql", "/flow/", "/resource/")
+OF_RESOURCES: Final = ("/{context}/", "/graphql", "/flow/", "/resource/", "/source/")
 Fault = Callable[[MinioServer], AbstractContextManager[None]]
 
 
