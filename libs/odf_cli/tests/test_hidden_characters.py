@@ -134,7 +134,7 @@ ANSWERS_WITHOUT_TEXT: Final = {
 WITHOUT_TEXT_OF_OTHERS: Final = {
     "up", "down", "doctor", "system backup", "system restore", "config", "topics",  # of this machine, its settings and its parts
     "completion", "schema", "parse-ref", "hash logical", "hash physical", "block encode", "secret encrypt", "explain",  # of the arguments
-    "repo add", "repo delete", "repo list", "key export", "key import", "prove",  # of files that the user has made
+    "repo add", "repo delete", "repo list", "key export", "key import", "prove", "convert",  # of files that the user has made
     "logs",  # tested with its files
 }  # fmt: skip
 

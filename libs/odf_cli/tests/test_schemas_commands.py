@@ -92,4 +92,4 @@ def test_a_field_that_does_not_exist_is_refused_with_the_nearest(capsys: pytest.
 
 def test_an_unknown_type_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "Sorce"]) == 1
-    assert capsys.readouterr().err == "error: $schema: unknown type 'Sorce'\nhint: Source\n"
+    assert capsys.readouterr().err == "error: $schema: unknown type 'Sorce'\nhint: did you mean Source?\n"
