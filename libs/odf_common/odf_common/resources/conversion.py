@@ -62,7 +62,7 @@ def _source_and_flow(event: Json, headers: Json, alias: str, notes: list[str]) -
     spec: Json = {key: event[key] for key in ("prepare", "read", "preprocess", "merge") if key in event}
     trigger: list[Json] = []
     if event["kind"] == "SetPollingSource":
-        spec = {**_polled(event["fetch"], headers["name"], alias, notes), **spec}
+        spec = {**_convert_fetch(event["fetch"], headers["name"], alias, notes), **spec}
         notes.append(
             f"{alias}: add a trigger to the flow {named['name']}, such as {{kind: Schedule, cron: '@hourly'}}"
         )
@@ -81,7 +81,7 @@ def _source_and_flow(event: Json, headers: Json, alias: str, notes: list[str]) -
     ]
 
 
-def _polled(fetch: Json, dataset: str, alias: str, notes: list[str]) -> Json:
+def _convert_fetch(fetch: Json, dataset: str, alias: str, notes: list[str]) -> Json:
     """Return ingress and config of a Source that fetches."""
     names: set[str] = set()
     ingress = _with_variables(fetch, "env", "config", names)

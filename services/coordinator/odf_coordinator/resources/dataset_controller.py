@@ -107,7 +107,10 @@ class DatasetController:
             handle = self.creator.put(draft)
         if entry is None:
             self.status.wake_due()
-        notices = [*_drift(before, handle, snapshot.metadata), *_kept(handle, snapshot.metadata)]
+        notices = [
+            *_drift(before, handle, snapshot.metadata),
+            *_list_kept_definitions(handle, snapshot.metadata),
+        ]
         return {str(CHAIN_STATE): chain_condition(handle), str(NOTICE): _notice(notices)}
 
     def finalize(self, resource: Json) -> None:
@@ -177,7 +180,7 @@ def _drift(
         yield "DriftCorrected", f"the chain had another {changed} than the manifest; it is as declared again"
 
 
-def _kept(handle: DatasetHandle, events: Sequence[KnownEvent]) -> Iterator[tuple[str, str]]:
+def _list_kept_definitions(handle: DatasetHandle, events: Sequence[KnownEvent]) -> Iterator[tuple[str, str]]:
     """Return a notice of definitions that the manifest does not have any more, and the chain keeps."""
     kept = kept_events(handle.state, events)
     names = [type(event).__name__ for event in kept if isinstance(event, _NOT_REMOVABLE)]

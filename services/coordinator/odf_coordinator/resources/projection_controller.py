@@ -25,7 +25,7 @@ from odf_coordinator.definitions.drafts import resolve
 from odf_coordinator.operations.projection_files import Origin
 from odf_coordinator.operations.read import NoColumns, RecordReader
 from odf_coordinator.resources.documents import Json
-from odf_coordinator.resources.lookups import dataset_alias, input_alias
+from odf_coordinator.resources.lookups import NODE_ACCOUNT, dataset_alias, input_alias
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -37,11 +37,11 @@ _PATHS: Final = (("content.metadata[0].transform", "spec.project"), ("content.me
 
 def check_projection(spec: Mapping[str, Any]) -> None:
     """Raise `InvalidInput`, with the path, for a spec that no engine has to see."""
-    read_query(spec, Name("odf"))
+    read_query(spec, NODE_ACCOUNT)
 
 
 def read_query(spec: Mapping[str, Any], account: Name) -> SetTransform:
-    """Return the normalized query of a projection; names of inputs without an account are of its own."""
+    """Return the normalized query of a projection; inputs without an account belong to its account."""
     typed = PROJECTION.read_spec(dict(spec), [])
     assert isinstance(typed, ProjectionSpec)
     if not typed.inputs:

@@ -65,9 +65,9 @@ class DatasetGrant:
 def check_relations(spec: Mapping[str, Any], owner: AccountHandle) -> Iterator[OdfError]:
     """Yield what is wrong with the edges and attributes of a spec with handles, and which `owner` may not give."""
     for n, edge in enumerate(spec.get("relations", ())):
-        yield from _located(_edge_errors(edge, owner), f"spec.relations[{n}]")
+        yield from _add_place(_edge_errors(edge, owner), f"spec.relations[{n}]")
     for n, attribute in enumerate(spec.get("attributes", ())):
-        yield from _located(_attribute_errors(attribute, owner), f"spec.attributes[{n}]")
+        yield from _add_place(_attribute_errors(attribute, owner), f"spec.attributes[{n}]")
     attributes = spec.get("attributes", ())
     readable = [one["object"] for one in attributes if one["name"] == PUBLIC_READ and one["value"] is True]
     for n, one in enumerate(attributes):
@@ -77,7 +77,7 @@ def check_relations(spec: Mapping[str, Any], owner: AccountHandle) -> Iterator[O
             yield InvalidInput(text=text, where=f"spec.attributes[{n}]", hint=hint)
 
 
-def _located(errors: Iterator[OdfError], place: str) -> Iterator[OdfError]:
+def _add_place(errors: Iterator[OdfError], place: str) -> Iterator[OdfError]:
     for error in errors:
         if isinstance(error, InvalidInput):
             yield error.with_facts(where=f"{place}.{error.where}")

@@ -172,12 +172,12 @@ class TopicFeed:
                 elif time.monotonic() - heard > TOPIC_SILENCE_SECONDS:
                     raise Unavailable(what=f"topic {self.topic}", why="Kafka returns no messages")
                 yield from (chunk for chunk in result.chunks if chunk.partition[1] in left)
-                left -= {number for number in left if _reached(number, result) >= self.ends[number]}
+                left -= {number for number in left if _reached_offset(number, result) >= self.ends[number]}
         finally:
             client.close()
 
 
-def _reached(number: int, result: PollResult) -> int:
+def _reached_offset(number: int, result: PollResult) -> int:
     """Return the offset up to which a partition was read; markers of transactions may follow the last message."""
     read = [chunk.offsets[-1] + 1 for chunk in result.chunks if chunk.partition[1] == number]
     ends = [end for (_, partition), end in result.ends.items() if partition == number]

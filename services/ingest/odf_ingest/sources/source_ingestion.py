@@ -77,7 +77,7 @@ class SourceIngestion:
 
     def check(self, document: Json, input_format: str) -> AddPushSource:
         """Return the definition of a source; raises the error because of which a push would not be accepted."""
-        definition = _buffered(document)
+        definition = _push_source_of(document)
         InputFormat.parse(input_format).step(definition.read)
         return definition
 
@@ -168,7 +168,7 @@ def forget_source(buffer: PushBuffer, document: Json) -> None:
     buffer.forget(source)
 
 
-def _buffered(document: Json) -> AddPushSource:
+def _push_source_of(document: Json) -> AddPushSource:
     """Return the definition of a source with a buffer; raises `InvalidInput` for another one."""
     definition = push_definition(document)
     if not isinstance(push_ingress(source_spec(document)), specs.IngressRestEndpoint):

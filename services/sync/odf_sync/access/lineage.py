@@ -1,4 +1,4 @@
-"""The ancestry of datasets: which private datasets keep what derives from them private (ADR 0070). No IO of its own."""
+"""The ancestry of datasets: a dataset derived from a private one is private (ADR 0070). No IO."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

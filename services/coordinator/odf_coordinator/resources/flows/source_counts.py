@@ -105,7 +105,7 @@ class SourceCounter:
     def work(self) -> None:
         """Count once. The error of a source is raised after the others were counted."""
         with self._store.read() as snapshot:
-            watched = [*self._watched(snapshot)]
+            watched = [*self._list_sources(snapshot)]
         failed: OdfError | None = None
         for one in watched:
             try:
@@ -132,7 +132,7 @@ class SourceCounter:
             self._waiting.discard(watched.flow)
         self._note([watched.flow], records)
 
-    def _watched(self, snapshot: Snapshot) -> Iterator[WatchedSource]:
+    def _list_sources(self, snapshot: Snapshot) -> Iterator[WatchedSource]:
         position = snapshot.position()
         if position != self._position:
             self._flows = tuple(flow for flow in all_flows(snapshot) if [*_trigger_sources(flow)])

@@ -94,7 +94,7 @@ class Context:
     environ: Mapping[str, str]
     """The node's environment."""
     takes_whole_batches: bool
-    """Whether each message is a batch of its own."""
+    """Whether each message becomes one batch."""
     folder: Path
     position: PollPosition
     """The source's position in the chain before this poll."""
